@@ -1,0 +1,216 @@
+//! `halfbyte perplexity`: how surprised a model is by a text, and how far two models are apart.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use halfbyte_cpu::Cpu;
+use halfbyte_model::{Decoder, Wanted};
+use serde_json::json;
+
+use crate::device::{self, ComputeArgs, ModelArg};
+use crate::failure::{Code, Failure, Result};
+use crate::language;
+use crate::output::{self, Progress};
+
+/// Rows of logits computed together.
+const LOGIT_ROWS: usize = 64;
+
+/// Measure how well a model predicts a text
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  halfbyte perplexity SmolLM2.gguf --text book.txt --weights keep
+  halfbyte perplexity SmolLM2.gguf --text book.txt --scales search --against SmolLM2.gguf --against-weights keep
+
+Windows are scored apart, without a start token, every position but the first.")]
+pub(crate) struct PerplexityArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// A text file
+    #[arg(long, value_name = "FILE", required_unless_present = "ids", conflicts_with = "ids")]
+    text: Option<PathBuf>,
+    /// A JSON file with token ids: a list, or an object with a list called ids
+    #[arg(long, value_name = "FILE")]
+    ids: Option<PathBuf>,
+    /// Tokens of a window
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    window: usize,
+    /// Score at most so many tokens
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
+    /// Also compare with this model's predictions: mean KL divergence and top-1 agreement
+    #[arg(long, value_name = "MODEL")]
+    against: Option<PathBuf>,
+    /// How the other model's weights are held
+    #[arg(long, default_value = "keep", value_name = "FORMAT")]
+    against_weights: halfbyte_plan::WeightChoice,
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Sums over predictions.
+#[derive(Default)]
+struct Score {
+    nll: Vec<f64>,
+    divergence: f64,
+    agreements: usize,
+}
+
+pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
+    if args.window < 2 {
+        return Err(Failure::misuse("--window: at least 2 tokens"));
+    }
+    let mut compute = args.compute.clone();
+    compute.context = Some(compute.context.unwrap_or(args.window));
+    if compute.context < Some(args.window) {
+        return Err(Failure::misuse(format!("--window {}: more than --context holds", args.window)));
+    }
+    let mut model = device::open(&args.model.model, &compute, LOGIT_ROWS)?;
+    let mut other = match &args.against {
+        Some(path) => {
+            let compute = ComputeArgs { weights: args.against_weights, ..compute };
+            Some(device::open(path, &compute, LOGIT_ROWS)?)
+        }
+        None => None,
+    };
+    let mut ids = match (&args.ids, &args.text) {
+        (Some(path), _) => read_ids(path)?,
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, "read", error))?;
+            language::tokenizer(&model.checkpoint)?.encode(&text)?
+        }
+        (None, None) => Vec::new(),
+    };
+    ids.truncate(args.tokens.unwrap_or(usize::MAX));
+    if ids.len() < 2 {
+        return Err(Failure::misuse("the text has fewer than two tokens: nothing to predict"));
+    }
+    let mut score = Score::default();
+    let mut progress = Progress::new("scoring", ids.len() as u64);
+    let start = std::time::Instant::now();
+    let mut windows = Vec::new();
+    for window in ids.chunks(args.window).filter(|window| window.len() > 1) {
+        let before = score.nll.len();
+        self::window(&mut model.decoder, other.as_mut().map(|o| &mut o.decoder), window, &mut score)?;
+        let new = &score.nll[before..];
+        windows.push(new.iter().sum::<f64>() / new.len() as f64);
+        progress.add(window.len() as u64);
+    }
+    drop(progress);
+    report(args, &score, &windows, ids.len(), start.elapsed());
+    Ok(())
+}
+
+/// Scores one window, in runs of rows so that two models' logits need not be kept whole.
+fn window(
+    decoder: &mut Decoder<Cpu>,
+    other: Option<&mut Decoder<Cpu>>,
+    ids: &[u32],
+    score: &mut Score,
+) -> Result<()> {
+    decoder.keep(0);
+    let Some(other) = other else {
+        decoder.feed(ids, Wanted::All, None, &mut |index, logits| {
+            if let Some(&target) = ids.get(index + 1) {
+                score.nll.push(-log_probabilities(logits)(target as usize));
+            }
+        })?;
+        return finite(decoder, score, ids.len());
+    };
+    other.keep(0);
+    for (run, part) in ids.chunks(LOGIT_ROWS).enumerate() {
+        let mut kept = Vec::new();
+        other.feed(part, Wanted::All, None, &mut |_, logits| kept.push(logits.to_vec()))?;
+        decoder.feed(part, Wanted::All, None, &mut |index, logits| {
+            if let Some(&target) = ids.get(run * LOGIT_ROWS + index + 1) {
+                let (own, theirs) = (log_probabilities(logits), log_probabilities(&kept[index]));
+                score.nll.push(-own(target as usize));
+                score.divergence +=
+                    (0..logits.len()).map(|i| theirs(i).exp() * (theirs(i) - own(i))).sum::<f64>();
+                score.agreements += usize::from(best(logits) == best(&kept[index]));
+            }
+        })?;
+    }
+    finite(decoder, score, ids.len())
+}
+
+fn finite(decoder: &mut Decoder<Cpu>, score: &Score, count: usize) -> Result<()> {
+    match score.nll.iter().all(|nll| nll.is_finite()) {
+        true => Ok(()),
+        false => Err(decoder.first_bad(count)?.into()),
+    }
+}
+
+/// ln softmax, as a function of the index.
+fn log_probabilities(logits: &[f32]) -> impl Fn(usize) -> f64 {
+    let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let sum: f64 = logits.iter().map(|&x| (f64::from(x) - top).exp()).sum();
+    let total = top + sum.ln();
+    move |index| f64::from(logits[index]) - total
+}
+
+fn best(logits: &[f32]) -> usize {
+    let mut best = 0;
+    for (i, x) in logits.iter().enumerate() {
+        if *x > logits[best] {
+            best = i;
+        }
+    }
+    best
+}
+
+fn read_ids(path: &Path) -> Result<Vec<u32>> {
+    let bad = |problem: String| {
+        let text = format!(
+            "{}\n{problem}\ngive a JSON list of token ids, or an object with a list called ids",
+            path.display()
+        );
+        Failure::new(Code::BadInput, text)
+    };
+    let bytes = std::fs::read(path).map_err(|error| Failure::file(path, "read", error))?;
+    let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
+    let list = value.get("ids").unwrap_or(&value).as_array();
+    let list = list.ok_or_else(|| bad("there is no list of ids".into()))?;
+    let id = |(i, id): (usize, &serde_json::Value)| {
+        let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| bad(format!("element {i} is not a token id")))
+    };
+    list.iter().enumerate().map(id).collect()
+}
+
+fn report(args: &PerplexityArgs, score: &Score, windows: &[f64], tokens: usize, time: std::time::Duration) {
+    let count = score.nll.len() as f64;
+    let mean = score.nll.iter().sum::<f64>() / count;
+    let variance = score.nll.iter().map(|nll| (nll - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    let error = (variance / count).sqrt();
+    let speed = tokens as f64 / time.as_secs_f64();
+    let against = args.against.is_some();
+    if args.json {
+        output::json(&json!({
+            "nll": mean,
+            "perplexity": mean.exp(),
+            "standard_error": error,
+            "predictions": score.nll.len(),
+            "window_nll": windows,
+            "mean_kl": against.then_some(score.divergence / count),
+            "top1_agreement": against.then_some(score.agreements as f64 / count),
+            "tokens_per_second": speed,
+            "weights": args.compute.weights.name(),
+        }));
+        return;
+    }
+    println!(
+        "perplexity {:.4}   nll {mean:.6} ± {error:.6}   {} predictions   {speed:.0} tok/s",
+        mean.exp(),
+        output::grouped(score.nll.len() as u64)
+    );
+    if against {
+        println!(
+            "mean KL {:.6}   top-1 agreement {:.2}%",
+            score.divergence / count,
+            100.0 * score.agreements as f64 / count
+        );
+    }
+}

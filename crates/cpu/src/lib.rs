@@ -1,0 +1,241 @@
+//! The CPU as a backend: one arena, a pool of threads, kernels for the instruction set found.
+//!
+//! Every kernel gives the bits that `halfbyte_ops` defines, whatever the instruction set, the
+//! number of threads and the number of tokens computed together.
+
+mod arena;
+mod attend;
+mod isa;
+mod keys;
+mod linear;
+pub mod measure;
+mod panel;
+mod pool;
+mod rows;
+mod system;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+
+use halfbyte_ops::error::check;
+use halfbyte_ops::{Backend, Buffer, Cache, Error, Product, Result, Rows, Sight, Vector, Weight, WeightRows};
+
+pub use isa::Isa;
+
+use arena::{Arena, Place};
+use pool::Pool;
+
+/// Values below which an op stays on the calling thread: waking others costs more.
+const SMALL: usize = 16 * 1024;
+
+/// The backend.
+pub struct Cpu {
+    arena: Arena,
+    scratch: Buffer,
+    pool: Pool,
+    isa: Isa,
+}
+
+/// What a run asks of the scratch buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct ScratchNeed {
+    /// Tokens computed together.
+    pub tokens: usize,
+    /// Widest input of a product.
+    pub columns: usize,
+    /// Positions of the cache.
+    pub context: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl ScratchNeed {
+    /// Bytes of scratch that every op of such a run finds enough.
+    pub fn bytes(&self) -> usize {
+        let (shared, each) = linear::scratch(self.tokens, self.columns);
+        let products = shared + each.next_multiple_of(64) * self.threads;
+        let attention = attend::scratch(self.context, self.head_dim).next_multiple_of(64) * self.threads;
+        products.max(attention)
+    }
+}
+
+/// Scratch of one op: a part for all, then a part for each thread.
+#[derive(Clone, Copy)]
+struct Scratch {
+    shared: Place<u8>,
+    threads: Place<u8>,
+    each: usize,
+}
+
+impl Scratch {
+    fn of_thread(&self, thread: usize) -> Place<u8> {
+        // SAFETY: `Cpu::scratch` made sure that every thread's part lies inside the buffer.
+        Place(unsafe { self.threads.0.add(thread * self.each) })
+    }
+}
+
+impl Cpu {
+    /// An arena of `bytes` with `scratch` inside it. Refuses a set this machine lacks.
+    pub fn new(isa: Isa, threads: usize, bytes: usize, scratch: Buffer) -> Result<Cpu> {
+        if !isa.available() {
+            let found = Isa::detect();
+            return Err(Error::Device(format!(
+                "this machine has no {isa} kernels; the fastest it has is {found}"
+            )));
+        }
+        let pool = Pool::new(threads.max(1))
+            .map_err(|error| Error::Device(format!("no thread could be started: {error}")))?;
+        let arena = Arena::new(bytes)?;
+        arena.place::<u8>("scratch", scratch)?;
+        Ok(Cpu { arena, scratch, pool, isa })
+    }
+
+    fn scratch(&self, (shared, each): (usize, usize), op: &'static str) -> Result<Scratch> {
+        let each = each.next_multiple_of(64);
+        let need = shared + each * self.pool.threads();
+        check(need <= self.scratch.bytes, op, || {
+            format!("needs {need} bytes of scratch, planned were {}", self.scratch.bytes)
+        })?;
+        let start = self.arena.place::<u8>(op, self.scratch)?;
+        Ok(Scratch {
+            shared: start,
+            // SAFETY: checked above.
+            threads: Place(unsafe { start.0.add(shared) }),
+            each,
+        })
+    }
+
+    /// Calls `work` for every row, on all threads where the rows are worth it.
+    fn for_rows(&mut self, rows: usize, columns: usize, work: &(dyn Fn(usize) + Sync)) {
+        let together = (SMALL / columns.max(1)).max(1);
+        if rows <= together {
+            (0..rows).for_each(work);
+            return;
+        }
+        let chunk = together.min(rows.div_ceil(self.pool.threads()));
+        self.pool.run(rows.div_ceil(chunk), &|index, _| {
+            (index * chunk..rows.min((index + 1) * chunk)).for_each(work);
+        });
+    }
+}
+
+impl Backend for Cpu {
+    fn describe(&self) -> String {
+        let threads = self.pool.threads();
+        format!("{}, {threads} thread{}", self.isa, if threads == 1 { "" } else { "s" })
+    }
+
+    fn write(&mut self, to: Buffer, values: &[f32]) -> Result<()> {
+        check(values.len() * 4 <= to.bytes, "write", || {
+            format!("{} values into {} bytes", values.len(), to.bytes)
+        })?;
+        // SAFETY: bounds checked here and in `place`; exclusive by `&mut self`.
+        unsafe { self.arena.place::<f32>("write", to)?.slice_mut(0, values.len()) }.copy_from_slice(values);
+        Ok(())
+    }
+
+    fn read(&mut self, from: Buffer, values: &mut [f32]) -> Result<()> {
+        check(values.len() * 4 <= from.bytes, "read", || {
+            format!("{} values from {} bytes", values.len(), from.bytes)
+        })?;
+        // SAFETY: as in `write`.
+        values.copy_from_slice(unsafe { self.arena.place::<f32>("read", from)?.slice(0, values.len()) });
+        Ok(())
+    }
+
+    fn read_bytes(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<()> {
+        check(bytes.len() <= from.bytes, "read_bytes", || format!("{} from {}", bytes.len(), from.bytes))?;
+        // SAFETY: as in `write`.
+        bytes.copy_from_slice(unsafe { self.arena.place::<u8>("read_bytes", from)?.slice(0, bytes.len()) });
+        Ok(())
+    }
+
+    fn write_bytes(&mut self, to: Buffer, bytes: &[u8]) -> Result<()> {
+        check(bytes.len() <= to.bytes, "write_bytes", || format!("{} into {}", bytes.len(), to.bytes))?;
+        // SAFETY: as in `write`.
+        unsafe { self.arena.place::<u8>("write_bytes", to)?.slice_mut(0, bytes.len()) }
+            .copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn write_weight(&mut self, to: &Weight, first_row: usize, rows: WeightRows<'_>) -> Result<()> {
+        check(to.buffer.bytes == to.format.bytes(to.rows, to.columns), "write_weight", || {
+            format!("{} bytes for {}x{}", to.buffer.bytes, to.rows, to.columns)
+        })?;
+        let place = self.arena.place::<u8>("write_weight", to.buffer)?;
+        // SAFETY: bounds checked; exclusive by `&mut self`.
+        panel::write(to, unsafe { place.slice_mut(0, to.buffer.bytes) }, first_row, rows)
+    }
+
+    fn embed(&mut self, tokens: &[u32], table: &Weight, out: Rows) -> Result<()> {
+        rows::embed(self, tokens, table, out)
+    }
+
+    fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()> {
+        rows::rms_norm(self, x, gain, eps, out)
+    }
+
+    fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()> {
+        linear::forward(self, x, products)
+    }
+
+    fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()> {
+        rows::rope(self, x, head_dim, turns)
+    }
+
+    fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
+        attend::store(self, keys, values, start, cache)
+    }
+
+    fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()> {
+        attend::forward(self, q, cache, sight, out)
+    }
+
+    fn add(&mut self, x: Rows, out: Rows) -> Result<()> {
+        rows::add(self, x, out)
+    }
+
+    fn swiglu(&mut self, gate: Rows, up: Rows, out: Rows) -> Result<()> {
+        rows::swiglu(self, gate, up, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a contract on every set this machine has, with one and with three threads.
+    fn every_backend(contract: impl Fn(&dyn Fn(usize) -> Cpu)) {
+        for isa in Isa::ALL {
+            if !isa.available() {
+                eprintln!("skipped: this machine has no {isa}");
+                continue;
+            }
+            for threads in [1, 3] {
+                contract(&|bytes| {
+                    let scratch = Buffer { offset: bytes, bytes: 8 << 20 };
+                    Cpu::new(isa, threads, bytes + scratch.bytes, scratch).unwrap()
+                });
+            }
+        }
+    }
+
+    macro_rules! contracts {
+        ($($op:ident),*) => {$(
+            #[test]
+            fn $op() {
+                every_backend(|make| halfbyte_ops::$op::contract(make));
+            }
+        )*};
+    }
+
+    contracts!(rms_norm, swiglu, residual, rope, embed, linear, attend);
+
+    #[test]
+    fn a_set_that_is_not_there_is_refused_by_name() {
+        let missing = if cfg!(target_arch = "aarch64") { Isa::Amx } else { Isa::Neon };
+        let error = Cpu::new(missing, 1, 64, Buffer::default()).err().unwrap();
+        assert!(error.to_string().contains(missing.name()));
+    }
+}

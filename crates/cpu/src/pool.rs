@@ -1,0 +1,180 @@
+//! Threads that wait for chunks of work. Who computes a chunk is left to chance, what it
+//! computes is not: every chunk has its own outputs, so results do not depend on the threads.
+
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle, Thread};
+
+/// Turns of waiting before a thread lies down: long enough to bridge the gap between two ops,
+/// short enough that an idle program takes no processor.
+const PATIENCE: u32 = 20_000;
+
+type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
+
+struct Shared {
+    /// Counts jobs; a change is the signal. Odd values never occur.
+    job: AtomicUsize,
+    work: UnsafeCell<Option<*const Work<'static>>>,
+    chunks: AtomicUsize,
+    next: AtomicUsize,
+    busy: AtomicUsize,
+    stop: AtomicBool,
+    failed: AtomicBool,
+}
+
+// SAFETY: `work` is written only while no worker is busy and read only after `job` changed.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+/// The caller is one of the threads: `Pool::new(1)` starts none.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<(JoinHandle<()>, Thread)>,
+}
+
+impl Pool {
+    pub(crate) fn new(threads: usize) -> std::io::Result<Pool> {
+        let shared = Arc::new(Shared {
+            job: AtomicUsize::new(0),
+            work: UnsafeCell::new(None),
+            chunks: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        });
+        let workers = (1..threads)
+            .map(|index| {
+                let shared = shared.clone();
+                let handle = thread::Builder::new()
+                    .name(format!("halfbyte-{index}"))
+                    .spawn(move || serve(&shared, index))?;
+                let thread = handle.thread().clone();
+                Ok((handle, thread))
+            })
+            .collect::<std::io::Result<_>>()?;
+        Ok(Pool { shared, workers })
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `work(chunk, thread)` once for every chunk, on any thread, and waits for all.
+    pub(crate) fn run(&mut self, chunks: usize, work: &Work<'_>) {
+        if self.workers.is_empty() || chunks <= 1 {
+            (0..chunks).for_each(|chunk| work(chunk, 0));
+            return;
+        }
+        let shared = &*self.shared;
+        // SAFETY: no worker is busy, so none reads; the lifetime ends before this call returns.
+        unsafe {
+            let work = std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work);
+            *shared.work.get() = Some(work);
+        }
+        shared.chunks.store(chunks, Ordering::Relaxed);
+        shared.next.store(0, Ordering::Relaxed);
+        shared.busy.store(self.workers.len(), Ordering::Relaxed);
+        shared.job.fetch_add(1, Ordering::SeqCst);
+        for (_, thread) in &self.workers {
+            thread.unpark();
+        }
+        take_chunks(shared, work, 0);
+        wait(|| shared.busy.load(Ordering::Acquire) == 0);
+        assert!(!shared.failed.load(Ordering::Relaxed), "a worker thread failed");
+    }
+}
+
+fn take_chunks(shared: &Shared, work: &Work<'_>, thread: usize) {
+    loop {
+        let chunk = shared.next.fetch_add(1, Ordering::Relaxed);
+        if chunk >= shared.chunks.load(Ordering::Relaxed) {
+            return;
+        }
+        work(chunk, thread);
+    }
+}
+
+fn serve(shared: &Shared, index: usize) {
+    let mut seen = 0;
+    loop {
+        let mut turns = 0;
+        while shared.job.load(Ordering::Acquire) == seen {
+            if shared.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            turns += 1;
+            if turns < PATIENCE {
+                std::hint::spin_loop();
+            } else {
+                thread::park();
+            }
+        }
+        seen = seen.wrapping_add(1);
+        // SAFETY: written before `job` changed; the caller of `run` waits until we are done.
+        let work = unsafe { &*(*shared.work.get()).expect("a job has work") };
+        let result = catch_unwind(AssertUnwindSafe(|| take_chunks(shared, work, index)));
+        if result.is_err() {
+            shared.failed.store(true, Ordering::Relaxed);
+        }
+        shared.busy.fetch_sub(1, Ordering::Release);
+    }
+}
+
+fn wait(done: impl Fn() -> bool) {
+    let mut turns = 0u32;
+    while !done() {
+        turns += 1;
+        if turns.is_multiple_of(PATIENCE) {
+            thread::yield_now();
+        }
+        std::hint::spin_loop();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for (handle, thread) in self.workers.drain(..) {
+            thread.unpark();
+            // A worker that failed has said so in `run`.
+            let _ = handle.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_chunk_is_done_once_by_any_number_of_threads() {
+        for threads in [1, 2, 5] {
+            let mut pool = Pool::new(threads).unwrap();
+            for chunks in [0, 1, 3, 1000] {
+                let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(chunks, &|chunk, thread| {
+                    assert!(thread < threads);
+                    counts[chunk].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn threads_that_lay_down_come_back() {
+        let mut pool = Pool::new(3).unwrap();
+        for _ in 0..3 {
+            thread::sleep(std::time::Duration::from_millis(30));
+            let sum = AtomicUsize::new(0);
+            pool.run(100, &|chunk, _| {
+                sum.fetch_add(chunk, Ordering::Relaxed);
+            });
+            assert_eq!(sum.load(Ordering::Relaxed), 4950);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Ops that go row by row: the reference's own lines, compiled for the instruction set.
+
+use halfbyte_ops::{Result, Rows, Vector, Weight, embed, residual, rms_norm, rope, swiglu};
+
+use crate::{Cpu, panel};
+
+pub(crate) fn embed(cpu: &mut Cpu, tokens: &[u32], table: &Weight, out: Rows) -> Result<()> {
+    embed::check_shapes(tokens, table, out)?;
+    let place = cpu.arena.place::<u8>("embed", table.buffer)?;
+    // SAFETY: bounds checked; weights are not written while ops run.
+    let memory = unsafe { place.slice(0, table.buffer.bytes) };
+    let out_place = cpu.arena.rows("embed", out)?;
+    let width = out.columns;
+    cpu.for_rows(out.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk.
+        let out = unsafe { out_place.slice_mut(row * width, width) };
+        panel::read_row(table, memory, tokens[row] as usize, out);
+    });
+    Ok(())
+}
+
+pub(crate) fn rms_norm(cpu: &mut Cpu, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()> {
+    rms_norm::check_shapes(x, gain, out)?;
+    let (from, to) = (cpu.arena.rows("rms_norm", x)?, cpu.arena.rows("rms_norm", out)?);
+    let gain = cpu.arena.vector("rms_norm", gain)?;
+    let (isa, width, in_place) = (cpu.isa, x.columns, x.buffer == out.buffer);
+    cpu.for_rows(x.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk; x and out are the same rows or apart.
+        unsafe {
+            let out = to.slice_mut(row * width, width);
+            if in_place {
+                isa.run(|| rms_norm::forward_in_place(out, gain, eps));
+            } else {
+                let x = from.slice(row * width, width);
+                isa.run(|| rms_norm::forward(x, gain, eps, out));
+            }
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn rope(cpu: &mut Cpu, x: Rows, head_dim: usize, turns: Rows) -> Result<()> {
+    rope::check_shapes(x, head_dim, turns)?;
+    let (place, turns) = (cpu.arena.rows("rope", x)?, cpu.arena.rows("rope", turns)?);
+    let (isa, width) = (cpu.isa, x.columns);
+    cpu.for_rows(x.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk; turns are only read.
+        unsafe {
+            let (x, turns) = (place.slice_mut(row * width, width), turns.slice(row * head_dim, head_dim));
+            isa.run(|| rope::forward_in_place(x, turns));
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn add(cpu: &mut Cpu, x: Rows, out: Rows) -> Result<()> {
+    residual::check_shapes(x, out)?;
+    let (from, to) = (cpu.arena.rows("add", x)?, cpu.arena.rows("add", out)?);
+    let (isa, width) = (cpu.isa, x.columns);
+    cpu.for_rows(x.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk; x is only read.
+        unsafe {
+            let (x, out) = (from.slice(row * width, width), to.slice_mut(row * width, width));
+            isa.run(|| residual::forward(x, out));
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn swiglu(cpu: &mut Cpu, gate: Rows, up: Rows, out: Rows) -> Result<()> {
+    swiglu::check_shapes(gate, up, out)?;
+    let from = cpu.arena.rows("swiglu", gate)?;
+    let (up, to) = (cpu.arena.rows("swiglu", up)?, cpu.arena.rows("swiglu", out)?);
+    let (isa, width, in_place) = (cpu.isa, gate.columns, gate.buffer == out.buffer);
+    cpu.for_rows(gate.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk; gate and out are the same rows or apart.
+        unsafe {
+            let out = to.slice_mut(row * width, width);
+            if !in_place {
+                out.copy_from_slice(from.slice(row * width, width));
+            }
+            let up = up.slice(row * width, width);
+            isa.run(|| swiglu::forward_in_place(out, up));
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! AMX: eight tiles of 16 rows of 64 bytes. TDPBF16PS adds to a 16x16 f32 tile the product of
+//! 16 rows of 32 bf16 with 16 columns of 32 bf16 (pairs side by side), in the order that
+//! `ops::dot` writes down. By `asm!`, because the intrinsics are not stable.
+
+use std::arch::asm;
+use std::arch::x86_64::__cpuid_count;
+use std::sync::OnceLock;
+
+/// Rows and columns of a tile of sums.
+pub(crate) const SIDE: usize = 16;
+/// Bytes of a tile.
+pub(crate) const BYTES: usize = 1024;
+
+/// A 16x16 tile of sums.
+pub(crate) type Sums = [[f32; SIDE]; SIDE];
+
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+static CONFIG: Config = Config {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+/// Whether the chip has bf16 tiles and the kernel lets us use them. Asks once.
+pub(crate) fn available() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let (tile, bf16) = (1 << 24, 1 << 22);
+        let leaf = __cpuid_count(7, 0);
+        leaf.edx & tile != 0 && leaf.edx & bf16 != 0 && crate::system::permit_tiles()
+    })
+}
+
+/// The right to use tiles on this thread until it is dropped.
+pub(crate) struct Session(());
+
+impl Session {
+    /// # Safety
+    /// [`available`] said yes.
+    pub(crate) unsafe fn new() -> Session {
+        // SAFETY: reads the 64 bytes of CONFIG; nothing else in the process uses tiles.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly)) };
+        Session(())
+    }
+
+    /// sums[i][j] = rows 16 i.. of a times columns of b's tile j, over `groups` of 32.
+    ///
+    /// # Safety
+    /// `a` has 32 rows of `stride` bytes with 64 `groups` bytes each, `b` has `groups` times two tiles.
+    pub(crate) unsafe fn product_2x2(
+        &self,
+        a: *const u16,
+        stride: usize,
+        b: *const u8,
+        groups: usize,
+        sums: &mut [[Sums; 2]; 2],
+    ) {
+        // SAFETY: reads and writes what the caller vouched for.
+        unsafe {
+            asm!(
+                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                "2:",
+                "tileloadd tmm4, [{a} + {stride}*1]",
+                "tileloadd tmm6, [{b} + {line}*1]",
+                "tileloadd tmm7, [{b} + {line}*1 + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{a2} + {stride}*1]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {a}, 64", "add {a2}, 64", "add {b}, 2048",
+                "dec {groups}",
+                "jnz 2b",
+                "tilestored [{c} + {line}*1], tmm0",
+                "tilestored [{c} + {line}*1 + 1024], tmm1",
+                "tilestored [{c} + {line}*1 + 2048], tmm2",
+                "tilestored [{c} + {line}*1 + 3072], tmm3",
+                a = inout(reg) a => _,
+                a2 = inout(reg) a.cast::<u8>().add(16 * stride) => _,
+                b = inout(reg) b => _,
+                groups = inout(reg) groups => _,
+                stride = in(reg) stride,
+                line = in(reg) 64usize,
+                c = in(reg) sums.as_mut_ptr(),
+                options(nostack),
+            );
+        }
+    }
+
+    /// As `product_2x2` for 16 rows of a.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn product_1x2(
+        &self,
+        a: *const u16,
+        stride: usize,
+        b: *const u8,
+        groups: usize,
+        sums: &mut [Sums; 2],
+    ) {
+        // SAFETY: reads and writes what the caller vouched for.
+        unsafe {
+            asm!(
+                "tilezero tmm0", "tilezero tmm1",
+                "2:",
+                "tileloadd tmm4, [{a} + {stride}*1]",
+                "tileloadd tmm6, [{b} + {line}*1]",
+                "tileloadd tmm7, [{b} + {line}*1 + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "add {a}, 64", "add {b}, 2048",
+                "dec {groups}",
+                "jnz 2b",
+                "tilestored [{c} + {line}*1], tmm0",
+                "tilestored [{c} + {line}*1 + 1024], tmm1",
+                a = inout(reg) a => _,
+                b = inout(reg) b => _,
+                groups = inout(reg) groups => _,
+                stride = in(reg) stride,
+                line = in(reg) 64usize,
+                c = in(reg) sums.as_mut_ptr(),
+                options(nostack),
+            );
+        }
+    }
+
+    /// One tile of sums, stored in rows of `out_stride` bytes; b's tiles lie `b_step` bytes apart.
+    ///
+    /// # Safety
+    /// `a` has 16 rows of `stride` bytes with 64 `groups` bytes each, `b` has `groups` tiles,
+    /// `out` has 16 rows of 64 bytes.
+    pub(crate) unsafe fn product(
+        &self,
+        a: *const u16,
+        stride: usize,
+        b: *const u8,
+        b_step: usize,
+        groups: usize,
+        out: *mut f32,
+        out_stride: usize,
+    ) {
+        // SAFETY: reads and writes what the caller vouched for.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "2:",
+                "tileloadd tmm4, [{a} + {stride}*1]",
+                "tileloadd tmm6, [{b} + {line}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "add {a}, 64", "add {b}, {b_step}",
+                "dec {groups}",
+                "jnz 2b",
+                "tilestored [{c} + {out_stride}*1], tmm0",
+                a = inout(reg) a => _,
+                b = inout(reg) b => _,
+                b_step = in(reg) b_step,
+                groups = inout(reg) groups => _,
+                stride = in(reg) stride,
+                line = in(reg) 64usize,
+                c = in(reg) out,
+                out_stride = in(reg) out_stride,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Loads and multiplies tiles from the first-level cache, to measure how fast that goes.
+    ///
+    /// # Safety
+    /// None beyond the session's own.
+    pub(crate) unsafe fn spin(&self, steps: usize) {
+        let memory = [0u8; 4 * BYTES + 64];
+        // SAFETY: reads four tiles of `memory`.
+        unsafe {
+            asm!(
+                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                "2:",
+                "tileloadd tmm4, [{m} + {line}*1]",
+                "tileloadd tmm6, [{m} + {line}*1 + 1024]",
+                "tileloadd tmm7, [{m} + {line}*1 + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{m} + {line}*1 + 3072]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "dec {steps}",
+                "jnz 2b",
+                m = in(reg) memory.as_ptr().add(memory.as_ptr().align_offset(64)),
+                steps = inout(reg) steps => _,
+                line = in(reg) 64usize,
+                options(nostack, readonly),
+            );
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // SAFETY: gives the tiles back; the thread's next session configures them anew.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}

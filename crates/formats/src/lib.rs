@@ -1,0 +1,23 @@
+//! bytes <-> numbers: E2M1, E4M3, bf16, f16, NVFP4, 8-bit blocks, GGML blocks, Philox, blocked scales.
+//!
+//! ```text
+//! f32 row -> nvfp4 | int8_block -> codes + block scales -> (blocked: 128x4) -> files, kernels
+//! f32     -> e2m1, e4m3, bf16, f16 -> bits;   philox -> rounding -> stochastic codes
+//! ```
+//!
+//! This crate is the oracle: every kernel and every file is judged against it. It knows no path,
+//! no model and no device. Slices of the wrong length are mistakes of the caller and panic;
+//! every *value* (any bit pattern of any byte) has a defined result.
+
+#![forbid(unsafe_code)]
+
+pub mod bf16;
+pub mod blocked;
+pub mod e2m1;
+pub mod e4m3;
+pub mod f16;
+pub mod ggml;
+pub mod int8_block;
+pub mod nvfp4;
+pub mod philox;
+pub mod rounding;

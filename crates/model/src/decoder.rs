@@ -1,0 +1,311 @@
+//! tokens -> logits, in chunks, onto a cache that may already hold a conversation.
+
+use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
+use halfbyte_ops::{Backend, Buffer, Product, Rows, Vector, Weight};
+use halfbyte_plan::{Name, Plan, Stage, Value};
+
+use crate::block::{self, Pass};
+use crate::error::{Error, Result};
+use crate::layer::{Handles, Layer};
+use crate::watch::{FirstBad, Watch};
+
+/// Which logits a caller wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Of the last token.
+    Last,
+    /// Of every token.
+    All,
+}
+
+/// Rows of the current chunk, named by what they hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Values {
+    pub(crate) residual: Rows,
+    pub(crate) normed: Rows,
+    pub(crate) turns: Rows,
+    pub(crate) q: Rows,
+    pub(crate) k: Rows,
+    pub(crate) v: Rows,
+    pub(crate) attended: Rows,
+    pub(crate) mixed: Rows,
+    pub(crate) gate: Rows,
+    pub(crate) up: Rows,
+    pub(crate) fed: Rows,
+}
+
+/// The decoder on a device. Holds handles; the numbers are in the device's arena.
+pub struct Decoder<B: Backend> {
+    /// The device.
+    pub backend: B,
+    architecture: Architecture,
+    layers: Vec<Layer>,
+    embedding: Weight,
+    final_norm: Vector,
+    head: Weight,
+    buffers: [Buffer; 12],
+    chunk: usize,
+    logit_rows: usize,
+    context: usize,
+    inverse_frequencies: Vec<f32>,
+    turn_factor: f32,
+    logits: Vec<f32>,
+    turns: Vec<f32>,
+    /// Tokens whose keys and values are in the cache.
+    tokens: Vec<u32>,
+}
+
+const VALUES: [Value; 12] = [
+    Value::Residual,
+    Value::Normed,
+    Value::Turns,
+    Value::Q,
+    Value::K,
+    Value::V,
+    Value::Attended,
+    Value::Mixed,
+    Value::Gate,
+    Value::Up,
+    Value::Fed,
+    Value::Logits,
+];
+
+impl<B: Backend> Decoder<B> {
+    /// A decoder whose weights are still to be written (see [`crate::load`]).
+    pub fn new(
+        backend: B,
+        architecture: &Architecture,
+        plan: &Plan,
+        encoding: &dyn Fn(TensorName) -> Option<Encoding>,
+    ) -> Result<Self> {
+        let handles = Handles { architecture, plan, encoding };
+        let layers = (0..architecture.layers).map(|i| handles.layer(i)).collect::<Result<_>>()?;
+        let embedding = handles.weight(TensorName::Embedding)?;
+        let head = match architecture.tied {
+            true => embedding,
+            false => handles.weight(TensorName::Head)?,
+        };
+        let mut buffers = [Buffer::default(); 12];
+        for (buffer, value) in buffers.iter_mut().zip(VALUES) {
+            *buffer = handles.buffer(Name::Value(value))?;
+        }
+        let (frequencies, turn_factor) = architecture.rope.inverse_frequencies(architecture.head_dim);
+        let settings = &plan.settings;
+        Ok(Decoder {
+            final_norm: handles.vector(TensorName::FinalNorm)?,
+            architecture: architecture.clone(),
+            backend,
+            layers,
+            embedding,
+            head,
+            buffers,
+            chunk: settings.chunk,
+            logit_rows: settings.logit_rows,
+            context: settings.context,
+            inverse_frequencies: frequencies.into_iter().map(|f| f as f32).collect(),
+            turn_factor,
+            logits: vec![0.0; settings.logit_rows * architecture.vocab_size],
+            turns: vec![0.0; settings.chunk * architecture.head_dim],
+            tokens: Vec::with_capacity(settings.context),
+        })
+    }
+
+    /// What the model is.
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// Tokens in the cache.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Positions the cache holds.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Forgets all but the first `count` tokens.
+    pub fn keep(&mut self, count: usize) {
+        self.tokens.truncate(count);
+    }
+
+    /// Appends tokens to the cache; gives `each` the index and logits of every wanted token.
+    pub fn feed(
+        &mut self,
+        tokens: &[u32],
+        wanted: Wanted,
+        mut watch: Option<&mut dyn Watch>,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let have = self.tokens.len();
+        if have + tokens.len() > self.context {
+            return Err(Error::TooLong { have, new: tokens.len(), context: self.context });
+        }
+        let chunks = tokens.len().div_ceil(self.chunk);
+        for (index, chunk) in tokens.chunks(self.chunk).enumerate() {
+            let mut observer = Observer {
+                watch: watch.as_mut().map(|w| &mut **w as &mut dyn Watch),
+                layer: None,
+                start: self.tokens.len(),
+                values: Vec::new(),
+            };
+            self.chunk(chunk, &mut observer)?;
+            let first = match wanted {
+                Wanted::All => 0,
+                Wanted::Last if index + 1 == chunks => chunk.len() - 1,
+                Wanted::Last => chunk.len(),
+            };
+            self.head(first..chunk.len(), index * self.chunk, &mut observer, each)?;
+            self.tokens.extend_from_slice(chunk);
+        }
+        Ok(())
+    }
+
+    /// The logits of the last token of `tokens`.
+    pub fn last_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let mut out = Vec::new();
+        self.feed(tokens, Wanted::Last, None, &mut |_, logits| out.extend_from_slice(logits))?;
+        Ok(out)
+    }
+
+    /// Computes the last `count` tokens again and names the first stage with a bad value.
+    pub fn first_bad(&mut self, count: usize) -> Result<Error> {
+        let again = self.tokens.split_off(self.tokens.len().saturating_sub(count));
+        let mut watch = FirstBad::default();
+        self.feed(&again, Wanted::All, Some(&mut watch), &mut |_, _| ())?;
+        let (layer, stage, position) = watch.found.unwrap_or((None, Stage::Head, self.tokens.len()));
+        Ok(Error::NotFinite { layer, stage, position })
+    }
+
+    fn values(&self, tokens: usize) -> Values {
+        let a = &self.architecture;
+        let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let rows = |index: usize, columns| Rows::new(self.buffers[index], tokens, columns);
+        Values {
+            residual: rows(0, a.hidden_size),
+            normed: rows(1, a.hidden_size),
+            turns: rows(2, a.head_dim),
+            q: rows(3, q),
+            k: rows(4, kv),
+            v: rows(5, kv),
+            attended: rows(6, q),
+            mixed: rows(7, a.hidden_size),
+            gate: rows(8, a.intermediate_size),
+            up: rows(9, a.intermediate_size),
+            fed: rows(10, a.hidden_size),
+        }
+    }
+
+    fn chunk(&mut self, tokens: &[u32], observer: &mut Observer<'_>) -> Result<()> {
+        let start = self.tokens.len();
+        let at = self.values(tokens.len());
+        self.write_turns(start, tokens.len(), at.turns)?;
+        self.backend.embed(tokens, &self.embedding, at.residual)?;
+        observer.see(&mut self.backend, Stage::Embed, at.residual)?;
+        let pass =
+            Pass { at, head_dim: self.architecture.head_dim, norm_eps: self.architecture.norm_eps, start };
+        for (index, layer) in self.layers.iter().enumerate() {
+            observer.layer = Some(index);
+            block::forward(&mut self.backend, layer, &pass, observer)?;
+        }
+        observer.layer = None;
+        Ok(())
+    }
+
+    /// Norm and head of some rows of the chunk, a few at a time.
+    fn head(
+        &mut self,
+        rows: std::ops::Range<usize>,
+        before: usize,
+        observer: &mut Observer<'_>,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let vocabulary = self.architecture.vocab_size;
+        let at = self.values(rows.end);
+        let eps = self.architecture.norm_eps;
+        let chunk_start = observer.start;
+        for first in rows.clone().step_by(self.logit_rows) {
+            let count = self.logit_rows.min(rows.end - first);
+            let (x, normed) = (at.residual.slice(first, count), at.normed.slice(0, count));
+            observer.start = chunk_start + first;
+            self.backend.rms_norm(x, self.final_norm, eps, normed)?;
+            observer.see(&mut self.backend, Stage::FinalNorm, normed)?;
+            let out = Rows::new(self.buffers[11], count, vocabulary);
+            let product = Product { weight: self.head, bias: None, out };
+            self.backend.linear(normed, &[product])?;
+            observer.see(&mut self.backend, Stage::Head, out)?;
+            let logits = &mut self.logits[..count * vocabulary];
+            self.backend.read(out.buffer, logits)?;
+            for (i, logits) in logits.chunks_exact(vocabulary).enumerate() {
+                each(before + first + i, logits);
+            }
+        }
+        observer.start = chunk_start;
+        Ok(())
+    }
+
+    /// Cosines and sines of the positions `start..`.
+    fn write_turns(&mut self, start: usize, count: usize, turns: Rows) -> Result<()> {
+        let head_dim = self.architecture.head_dim;
+        let values = &mut self.turns[..count * head_dim];
+        for (t, row) in values.chunks_exact_mut(head_dim).enumerate() {
+            let (cos, sin) = row.split_at_mut(head_dim / 2);
+            for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(&self.inverse_frequencies) {
+                // The angle is an f32 product, as the models were trained with.
+                let angle = f64::from(frequency * (start + t) as f32);
+                *cos = angle.cos() as f32 * self.turn_factor;
+                *sin = angle.sin() as f32 * self.turn_factor;
+            }
+        }
+        Ok(self.backend.write(turns.buffer, values)?)
+    }
+
+    /// Bytes of one layer's cache, for sessions.
+    pub fn cache_bytes(&self) -> usize {
+        self.layers[0].cache.buffer.bytes
+    }
+
+    /// Copies a layer's cache out.
+    pub fn read_cache(&mut self, layer: usize, bytes: &mut [u8]) -> Result<()> {
+        Ok(self.backend.read_bytes(self.layers[layer].cache.buffer, bytes)?)
+    }
+
+    /// Puts a layer's cache back.
+    pub fn write_cache(&mut self, layer: usize, bytes: &[u8]) -> Result<()> {
+        Ok(self.backend.write_bytes(self.layers[layer].cache.buffer, bytes)?)
+    }
+
+    /// Says which tokens the restored cache belongs to.
+    pub fn restore_tokens(&mut self, tokens: &[u32]) -> Result<()> {
+        if tokens.len() > self.context {
+            return Err(Error::TooLong { have: 0, new: tokens.len(), context: self.context });
+        }
+        self.tokens.clear();
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    pub(crate) fn handle(&self, plan: &Plan, name: TensorName) -> Result<Buffer> {
+        plan.buffer(Name::Tensor(name)).ok_or_else(|| Error::Unplanned(name.to_string()))
+    }
+}
+
+/// Passes stage outputs to a watch, if there is one.
+pub(crate) struct Observer<'a> {
+    watch: Option<&'a mut dyn Watch>,
+    layer: Option<usize>,
+    start: usize,
+    values: Vec<f32>,
+}
+
+impl Observer<'_> {
+    pub(crate) fn see<B: Backend>(&mut self, backend: &mut B, stage: Stage, rows: Rows) -> Result<()> {
+        if let Some(watch) = &mut self.watch {
+            self.values.resize(rows.rows * rows.columns, 0.0);
+            backend.read(rows.buffer, &mut self.values)?;
+            watch.see(self.layer, stage, self.start, rows.columns, &self.values);
+        }
+        Ok(())
+    }
+}

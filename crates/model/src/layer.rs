@@ -1,0 +1,96 @@
+//! A layer's weights and cache as handles.
+
+use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
+use halfbyte_ops::tensor::KEYS;
+use halfbyte_ops::{Buffer, Cache, Product, Rows, Vector, Weight};
+use halfbyte_plan::{Name, Plan};
+
+use crate::error::{Error, Result};
+
+/// A matrix with its bias.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Linear {
+    pub(crate) weight: Weight,
+    pub(crate) bias: Option<Vector>,
+}
+
+impl Linear {
+    pub(crate) fn into(self, out: Rows) -> Product {
+        Product { weight: self.weight, bias: self.bias, out }
+    }
+}
+
+/// One layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layer {
+    pub(crate) input_norm: Vector,
+    pub(crate) q: Linear,
+    pub(crate) k: Linear,
+    pub(crate) v: Linear,
+    pub(crate) q_norm: Option<Vector>,
+    pub(crate) k_norm: Option<Vector>,
+    pub(crate) o: Linear,
+    pub(crate) post_norm: Vector,
+    pub(crate) gate: Linear,
+    pub(crate) up: Linear,
+    pub(crate) down: Linear,
+    pub(crate) cache: Cache,
+    pub(crate) window: Option<usize>,
+}
+
+/// Finds handles by name.
+pub(crate) struct Handles<'a> {
+    pub(crate) architecture: &'a Architecture,
+    pub(crate) plan: &'a Plan,
+    pub(crate) encoding: &'a dyn Fn(TensorName) -> Option<Encoding>,
+}
+
+impl Handles<'_> {
+    pub(crate) fn buffer(&self, name: Name) -> Result<Buffer> {
+        self.plan.buffer(name).ok_or_else(|| Error::Unplanned(name.to_string()))
+    }
+
+    pub(crate) fn vector(&self, name: TensorName) -> Result<Vector> {
+        Ok(Vector { buffer: self.buffer(Name::Tensor(name))?, len: self.architecture.shape(name)[0] })
+    }
+
+    pub(crate) fn weight(&self, name: TensorName) -> Result<Weight> {
+        let shape = self.architecture.shape(name);
+        Ok(Weight {
+            buffer: self.buffer(Name::Tensor(name))?,
+            rows: shape[0],
+            columns: shape[1],
+            format: self.plan.settings.weights.format(name, (self.encoding)(name)),
+        })
+    }
+
+    pub(crate) fn layer(&self, index: usize) -> Result<Layer> {
+        use LayerTensor::*;
+        let name = |tensor| TensorName::Layer(index, tensor);
+        let optional = |tensor| self.architecture.has(tensor).then(|| self.vector(name(tensor))).transpose();
+        let linear = |weight, bias| -> Result<Linear> {
+            Ok(Linear { weight: self.weight(name(weight))?, bias: optional(bias)? })
+        };
+        Ok(Layer {
+            input_norm: self.vector(name(InputNorm))?,
+            q: linear(Q, QBias)?,
+            k: linear(K, KBias)?,
+            v: linear(V, VBias)?,
+            q_norm: optional(QNorm)?,
+            k_norm: optional(KNorm)?,
+            o: linear(O, OBias)?,
+            post_norm: self.vector(name(PostNorm))?,
+            gate: linear(Gate, GateBias)?,
+            up: linear(Up, UpBias)?,
+            down: linear(Down, DownBias)?,
+            cache: Cache {
+                buffer: self.buffer(Name::Cache(index))?,
+                format: self.plan.settings.cache,
+                kv_heads: self.architecture.kv_heads,
+                head_dim: self.architecture.head_dim,
+                capacity: self.plan.settings.context.next_multiple_of(KEYS),
+            },
+            window: self.architecture.sliding_window[index],
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! The list: every op of the decoder on one page, as a trait that a device implements.
+//!
+//! tokens -> embed -> (rms_norm -> linear -> rope -> store -> attend -> linear -> add
+//!                     -> rms_norm -> linear -> swiglu -> linear -> add) x L -> rms_norm -> linear
+//!
+//! Each op has a file of its own with the maths, the shapes, a plain reference and a contract:
+//! one test body that every backend runs. All outputs are overwritten, except `add`, which adds.
+//! Backward ops will stand beside their forward in the same files.
+#![forbid(unsafe_code)]
+
+pub mod attend;
+pub mod dot;
+pub mod embed;
+pub mod error;
+pub mod linear;
+pub mod math;
+pub mod residual;
+pub mod rms_norm;
+pub mod rope;
+pub mod swiglu;
+pub mod tensor;
+pub mod testing;
+
+pub use error::{Error, Result};
+pub use tensor::{Buffer, Cache, CacheFormat, Rows, Vector, Weight, WeightFormat, WeightRows};
+
+/// One product of a [`Backend::linear`] call: `out[t, n] = sum_k x[t, k] * weight[n, k] (+ bias[n])`.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    /// The matrix, `[n, k]`.
+    pub weight: Weight,
+    /// Added to every row of the result.
+    pub bias: Option<Vector>,
+    /// `[t, n]`.
+    pub out: Rows,
+}
+
+/// Where the queries of an [`Backend::attend`] call stand and what they may see.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight {
+    /// Position of the first query; query `t` stands at `start + t` and sees keys `0..=start + t`.
+    pub start: usize,
+    /// Only the last `window` of those, where the model asks for it.
+    pub window: Option<usize>,
+}
+
+/// A device: one arena of bytes, copies in and out of it, and the ops.
+///
+/// Buffers are handles; the host cannot look behind them. Ops check shapes and bounds and
+/// answer with an error that names op and sizes.
+pub trait Backend {
+    /// What computes, for people: "AMX bf16, 2 threads".
+    fn describe(&self) -> String;
+
+    /// Copies f32 values to the device.
+    fn write(&mut self, to: Buffer, values: &[f32]) -> Result<()>;
+    /// Copies f32 values from the device.
+    fn read(&mut self, from: Buffer, values: &mut [f32]) -> Result<()>;
+    /// Copies bytes as the device keeps them, to save a cache.
+    fn read_bytes(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<()>;
+    /// Restores what [`Backend::read_bytes`] gave on the same kind of device.
+    fn write_bytes(&mut self, to: Buffer, bytes: &[u8]) -> Result<()>;
+    /// Lays rows of a weight out as the device wants them. `first_row` is a multiple of 16.
+    fn write_weight(&mut self, to: &Weight, first_row: usize, rows: WeightRows<'_>) -> Result<()>;
+
+    /// out[t, c] = table[tokens[t], c]
+    fn embed(&mut self, tokens: &[u32], table: &Weight, out: Rows) -> Result<()>;
+    /// out[t, c] = gain[c] * x[t, c] / sqrt(mean_c x^2 + eps). Out may be x.
+    fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()>;
+    /// Several products of one input.
+    fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()>;
+    /// Rotates each head of x in place by the angles whose cosines and sines are `turns[t, ..]`.
+    fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()>;
+    /// Puts keys and values of positions `start..start + t` into the cache.
+    fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()>;
+    /// out[t, h] = sum_j softmax_j(q[t, h] . k[j, h/group] / sqrt(head_dim)) v[j, h/group]
+    fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()>;
+    /// out[t, c] += x[t, c]
+    fn add(&mut self, x: Rows, out: Rows) -> Result<()>;
+    /// out = silu(gate) * up. Out may be gate.
+    fn swiglu(&mut self, gate: Rows, up: Rows, out: Rows) -> Result<()>;
+}

@@ -1,0 +1,50 @@
+//! Half-split rotation of every head: with x1 = x[..d/2], x2 = x[d/2..],
+//! y1 = x1 cos - x2 sin,  y2 = x2 cos + x1 sin.
+//! `turns[t, ..]` holds d/2 cosines, then d/2 sines, of token t's position.
+
+use crate::error::{Result, check};
+use crate::testing::{Bench, assert_same_bits, numbers};
+use crate::{Backend, Rows};
+
+/// The shapes that fit.
+pub fn check_shapes(x: Rows, head_dim: usize, turns: Rows) -> Result<()> {
+    let fits = head_dim.is_multiple_of(2)
+        && head_dim > 0
+        && x.columns.is_multiple_of(head_dim)
+        && turns.columns == head_dim
+        && turns.rows == x.rows;
+    check(fits, "rope", || {
+        format!("x {}x{}, heads of {head_dim}, turns {}x{}", x.rows, x.columns, turns.rows, turns.columns)
+    })
+}
+
+/// All heads of one token.
+#[inline(always)]
+pub fn forward_in_place(x: &mut [f32], turns: &[f32]) {
+    let half = turns.len() / 2;
+    let (cos, sin) = turns.split_at(half);
+    for head in x.chunks_exact_mut(turns.len()) {
+        let (x1, x2) = head.split_at_mut(half);
+        for i in 0..half {
+            let (a, b) = (x1[i], x2[i]);
+            x1[i] = a.mul_add(cos[i], -(b * sin[i]));
+            x2[i] = b.mul_add(cos[i], a * sin[i]);
+        }
+    }
+}
+
+/// What every backend must give.
+pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
+    for (rows, heads, head_dim) in [(1, 9, 64), (33, 4, 128), (3, 2, 6)] {
+        let mut bench = Bench::new(&make);
+        let (x, turns) = (numbers(1, rows * heads * head_dim), numbers(2, rows * head_dim));
+        let mut want = x.clone();
+        for (x, turns) in want.chunks_mut(heads * head_dim).zip(turns.chunks(head_dim)) {
+            forward_in_place(x, turns);
+        }
+        let x = bench.rows(rows, heads * head_dim, &x);
+        let turns = bench.rows(rows, head_dim, &turns);
+        bench.backend.rope(x, head_dim, turns).unwrap();
+        assert_same_bits(&bench.read(x), &want, "rope");
+    }
+}

@@ -1,0 +1,108 @@
+//! The list of a run's buffers.
+
+use std::collections::HashMap;
+
+use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
+use halfbyte_ops::{Buffer, Cache};
+
+use crate::arrange::arrange;
+use crate::settings::Settings;
+use crate::{Group, LOADING_VALUES, Name, Plan, Planned, Stage, Value};
+
+const ALIGN: usize = 64;
+/// The program itself: code, stacks, small tables.
+const PROGRAM: usize = 12 << 20;
+/// A token of the vocabulary costs the tokenizer's tables about so much.
+const TOKEN: usize = 400;
+
+/// Plans a run. `encoding` gives the file's encoding of a tensor (None for a bare config);
+/// `scratch` the bytes that the device's kernels need.
+pub fn plan(
+    architecture: &Architecture,
+    settings: &Settings,
+    encoding: &dyn Fn(TensorName) -> Option<Encoding>,
+    scratch: usize,
+) -> Plan {
+    let mut list = Vec::new();
+    for name in architecture.tensor_names() {
+        let shape = architecture.shape(name);
+        let bytes = match shape[..] {
+            [rows, columns] => settings.weights.format(name, encoding(name)).bytes(rows, columns),
+            _ => shape.iter().product::<usize>() * 4,
+        };
+        list.push((Name::Tensor(name), Group::Weights, None, bytes));
+    }
+    let cache = Cache::bytes(settings.cache, architecture.kv_heads, architecture.head_dim, settings.context);
+    for layer in 0..architecture.layers {
+        list.push((Name::Cache(layer), Group::Cache, None, cache));
+    }
+    list.extend(values(architecture, settings));
+    list.push((Name::Scratch, Group::Scratch, None, scratch));
+    place(architecture, settings, list)
+}
+
+type Item = (Name, Group, Option<(Stage, Stage)>, usize);
+
+fn values(a: &Architecture, settings: &Settings) -> Vec<Item> {
+    let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+    let value = |value, columns: usize, first, last| {
+        let lifetime = Some((first, last));
+        (Name::Value(value), Group::Activations, lifetime, settings.chunk * columns * 4)
+    };
+    use Stage as S;
+    let logits = settings.logit_rows * a.vocab_size * 4;
+    vec![
+        // The head takes rows of the residual a few at a time, while logits are already written.
+        value(Value::Residual, a.hidden_size, S::Embed, S::Head),
+        value(Value::Turns, a.head_dim, S::Embed, S::Head),
+        value(Value::Normed, a.hidden_size, S::InputNorm, S::Head),
+        value(Value::Q, q, S::Q, S::Attend),
+        value(Value::K, kv, S::K, S::Attend),
+        value(Value::V, kv, S::V, S::Attend),
+        value(Value::Attended, q, S::Attend, S::O),
+        value(Value::Mixed, a.hidden_size, S::O, S::AttnResidual),
+        value(Value::Gate, a.intermediate_size, S::Gate, S::Down),
+        value(Value::Up, a.intermediate_size, S::Up, S::MlpMix),
+        value(Value::Fed, a.hidden_size, S::Down, S::MlpResidual),
+        (Name::Value(Value::Logits), Group::Logits, Some((S::Head, S::Head)), logits),
+    ]
+}
+
+fn place(architecture: &Architecture, settings: &Settings, list: Vec<Item>) -> Plan {
+    let whole = (Stage::Embed as usize, Stage::Head as usize);
+    let spans: Vec<(usize, (usize, usize))> = list
+        .iter()
+        .map(|(_, _, lifetime, bytes)| {
+            let span = lifetime.map_or(whole, |(first, last)| (first as usize, last as usize));
+            (*bytes, span)
+        })
+        .collect();
+    let (offsets, arena_bytes) = arrange(&spans, ALIGN);
+    let buffers: Vec<Planned> = list
+        .into_iter()
+        .zip(offsets)
+        .map(|((name, group, lifetime, bytes), offset)| Planned {
+            name,
+            group,
+            lifetime,
+            buffer: Buffer { offset, bytes },
+        })
+        .collect();
+    let by_name = buffers.iter().enumerate().map(|(i, b)| (b.name, i)).collect::<HashMap<_, _>>();
+    Plan {
+        settings: settings.clone(),
+        buffers,
+        arena_bytes,
+        host_bytes: host_bytes(architecture, settings),
+        by_name,
+    }
+}
+
+/// Rows on their way from the file (values, codes, what the file had), and the program.
+fn host_bytes(architecture: &Architecture, settings: &Settings) -> usize {
+    let columns = [TensorName::Embedding, TensorName::Layer(0, LayerTensor::Down)]
+        .map(|name| architecture.shape(name)[1]);
+    let widest = columns.into_iter().max().unwrap_or(0);
+    let rows = LOADING_VALUES.max(widest * 16);
+    PROGRAM + architecture.vocab_size * TOKEN + settings.threads * rows * 12
+}
