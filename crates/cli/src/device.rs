@@ -6,7 +6,7 @@ use clap::Args;
 use halfbyte_checkpoint::{Architecture, Checkpoint, Encoding, LayerTensor, TensorName};
 use halfbyte_cpu::{Cpu, Isa, ScratchNeed};
 use halfbyte_formats::nvfp4::Scales;
-use halfbyte_model::{Decoder, load};
+use halfbyte_model::{Decoder, fill, load};
 use halfbyte_ops::CacheFormat;
 use halfbyte_plan::{Change, Fit, Name, Plan, Settings, WeightChoice, fit, memory, plan};
 
@@ -129,6 +129,23 @@ pub(crate) fn open(path: &Path, args: &ComputeArgs, logit_rows: usize) -> Result
     load::load(&mut decoder, &checkpoint, &plan, args.scales, &mut |done| progress.add(done))?;
     drop(progress);
     Ok(Opened { checkpoint, plan, decoder })
+}
+
+/// A decoder of a shape with random weights.
+pub(crate) fn random(
+    architecture: &Architecture,
+    config: &Path,
+    args: &ComputeArgs,
+) -> Result<(Decoder<Cpu>, Plan)> {
+    let isa = args.isa()?;
+    let settings = args.settings(architecture, 1)?;
+    let plan = make_plan(architecture, &settings, &|_| None);
+    refuse_if_too_large(config, &plan, architecture, &|_| None)?;
+    let scratch = plan.buffer(Name::Scratch).unwrap_or_default();
+    let cpu = Cpu::new(isa, settings.threads, plan.arena_bytes, scratch)?;
+    let mut decoder = Decoder::new(cpu, architecture, &plan, &|_| None)?;
+    fill::fill(&mut decoder, &plan, 0)?;
+    Ok((decoder, plan))
 }
 
 /// The plan of a run on this program's CPU backend.

@@ -81,3 +81,12 @@ pub(crate) fn template(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Result
     let (bos, eos) = (token(architecture.bos), token(architecture.eos.first().copied()));
     Ok(Some(ChatTemplate::new(source, &bos, &eos)?))
 }
+
+/// The token that plain text starts with, for models that were trained so.
+pub(crate) fn start_token(checkpoint: &Checkpoint) -> Option<u32> {
+    let text = &checkpoint.text;
+    let in_gguf = || text.gguf.as_ref()?.get("tokenizer.ggml.add_bos_token")?.as_bool();
+    let in_config = || text.tokenizer_config.as_ref()?.get("add_bos_token")?.as_bool();
+    let adds = in_gguf().or_else(in_config).unwrap_or(false);
+    checkpoint.architecture.bos.filter(|_| adds)
+}

@@ -3,11 +3,16 @@
 //! raw flags (clap) -> one file per command -> exit code. Only this crate prints.
 #![forbid(unsafe_code)]
 
+mod chat_log;
+mod coding;
 mod commands;
 mod device;
 mod failure;
 mod language;
 mod output;
+mod rows;
+mod summary;
+mod talk;
 
 use std::process::ExitCode;
 
@@ -25,8 +30,16 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Inspect(commands::inspect::InspectArgs),
+    Convert(commands::convert::ConvertArgs),
+    Diff(commands::diff::DiffArgs),
+    Init(commands::init::InitArgs),
     Plan(commands::plan::PlanArgs),
+    Run(commands::run::RunArgs),
+    Chat(commands::chat::ChatArgs),
     Perplexity(commands::perplexity::PerplexityArgs),
+    Compare(commands::compare::CompareArgs),
+    Bench(commands::bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
@@ -42,7 +55,15 @@ fn main() -> ExitCode {
 
 fn dispatch(command: &Command) -> Result<()> {
     match command {
+        Command::Inspect(args) => commands::inspect::run(args),
+        Command::Convert(args) => commands::convert::run(args),
+        Command::Diff(args) => commands::diff::run(args),
+        Command::Init(args) => commands::init::run(args),
         Command::Plan(args) => commands::plan::run(args),
+        Command::Run(args) => commands::run::run(args),
+        Command::Chat(args) => commands::chat::run(args),
         Command::Perplexity(args) => commands::perplexity::run(args),
+        Command::Compare(args) => commands::compare::run(args),
+        Command::Bench(args) => commands::bench::run(args),
     }
 }

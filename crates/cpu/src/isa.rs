@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use halfbyte_ops::{Error, Result};
+
 /// Kernel sets, slowest first. A machine has all those before its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
@@ -38,6 +40,17 @@ impl Isa {
         }
     }
 
+    /// Refuses a set that this machine lacks, naming the one it has.
+    pub fn check(self) -> Result<()> {
+        match self.available() {
+            true => Ok(()),
+            false => Err(Error::Device(format!(
+                "this machine has no {self} kernels; the fastest it has is {}",
+                Isa::detect()
+            ))),
+        }
+    }
+
     /// Whether this machine has it.
     pub fn available(self) -> bool {
         match self {
@@ -64,20 +77,6 @@ impl Isa {
             Isa::Avx2 | Isa::Avx512 | Isa::Amx => false,
         }
     }
-
-    /// Runs `work` compiled for this set: what is inlined into it uses the wide registers.
-    #[inline]
-    pub(crate) fn run<R>(self, work: impl FnOnce() -> R) -> R {
-        match self {
-            // SAFETY: a value above `Scalar` is only made after `available` said yes (`Cpu::new`).
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => unsafe { avx512(work) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2(work) },
-            _ => work(),
-        }
-    }
 }
 
 impl fmt::Display for Isa {
@@ -86,14 +85,36 @@ impl fmt::Display for Isa {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")]
-fn avx512<R>(work: impl FnOnce() -> R) -> R {
-    work()
+/// Compiles a function for every instruction set and gives it the set to use as a first argument.
+///
+/// What the body calls must be `inline(always)`: only what is inlined uses the wide registers
+/// (a closure is not, and its fused multiply-adds then become calls into a library).
+macro_rules! for_isa {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$doc])*
+        $vis fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn plain($($arg: $ty),*) $(-> $ret)? $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")]
+            fn avx512($($arg: $ty),*) $(-> $ret)? {
+                plain($($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn avx2($($arg: $ty),*) $(-> $ret)? {
+                plain($($arg),*)
+            }
+            match isa {
+                // SAFETY: a value above `Scalar` is used only after `available` said yes (`Cpu::new`).
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Isa::Avx512 | $crate::isa::Isa::Amx => unsafe { avx512($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Isa::Avx2 => unsafe { avx2($($arg),*) },
+                _ => plain($($arg),*),
+            }
+        }
+    };
 }
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn avx2<R>(work: impl FnOnce() -> R) -> R {
-    work()
-}
+pub(crate) use for_isa;

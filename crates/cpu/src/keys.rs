@@ -115,15 +115,22 @@ impl Tiles {
                     Side::Keys => tile.split_at(self.width * PANEL),
                     Side::Values => tile.split_at(KEYS * PANEL),
                 };
-                for (i, out) in out.iter_mut().enumerate() {
+                let (codes, _) = codes[first * PANEL..].as_chunks::<PANEL>();
+                for (i, (out, codes)) in out.iter_mut().zip(codes).enumerate() {
                     let inner = first + i;
-                    let codes = &codes[inner * PANEL..][..PANEL];
-                    for lane in 0..PANEL {
-                        let scale = match side {
-                            Side::Keys => scales[inner / BLOCK * PANEL + lane],
-                            Side::Values => scales[inner],
-                        };
-                        out[lane] = f32::from(codes[lane] as i8) * power(scale);
+                    match side {
+                        Side::Keys => {
+                            let scales = &scales[inner / BLOCK * PANEL..][..PANEL];
+                            for lane in 0..PANEL {
+                                out[lane] = f32::from(codes[lane] as i8) * power(scales[lane]);
+                            }
+                        }
+                        Side::Values => {
+                            let scale = power(scales[inner]);
+                            for lane in 0..PANEL {
+                                out[lane] = f32::from(codes[lane] as i8) * scale;
+                            }
+                        }
                     }
                 }
             }

@@ -78,12 +78,7 @@ impl Scratch {
 impl Cpu {
     /// An arena of `bytes` with `scratch` inside it. Refuses a set this machine lacks.
     pub fn new(isa: Isa, threads: usize, bytes: usize, scratch: Buffer) -> Result<Cpu> {
-        if !isa.available() {
-            let found = Isa::detect();
-            return Err(Error::Device(format!(
-                "this machine has no {isa} kernels; the fastest it has is {found}"
-            )));
-        }
+        isa.check()?;
         let pool = Pool::new(threads.max(1))
             .map_err(|error| Error::Device(format!("no thread could be started: {error}")))?;
         let arena = Arena::new(bytes)?;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::arena::Arena;
-use crate::isa::Isa;
+use crate::isa::{Isa, for_isa};
 use crate::pool::Pool;
 use halfbyte_ops::{Buffer, Error, Result};
 
@@ -20,6 +20,7 @@ pub struct Reader {
 impl Reader {
     /// `bytes` should be several times the last-level cache.
     pub fn new(isa: Isa, threads: usize, bytes: usize) -> Result<Reader> {
+        isa.check()?;
         let bytes = bytes / CHUNK * CHUNK;
         let arena = Arena::new(bytes)?;
         let mut pool = Pool::new(threads).map_err(|error| Error::Device(error.to_string()))?;
@@ -40,13 +41,13 @@ impl Reader {
         self.pool.run(self.bytes / CHUNK, &|chunk, _| {
             // SAFETY: only read.
             let words = unsafe { place.slice(chunk * CHUNK / 8, CHUNK / 8) };
-            std::hint::black_box(isa.run(|| total(words)));
+            std::hint::black_box(total(isa, words));
         });
         Ok(self.bytes as f64 / start.elapsed().as_secs_f64())
     }
 }
 
-#[inline(always)]
+for_isa! {
 fn total(words: &[u64]) -> u64 {
     let mut lanes = [0u64; 32];
     for words in words.as_chunks::<32>().0 {
@@ -56,10 +57,12 @@ fn total(words: &[u64]) -> u64 {
     }
     lanes.into_iter().fold(0, u64::wrapping_add)
 }
+}
 
 /// Floating-point operations per second of the unit that computes many tokens: bf16 tiles from
 /// the first-level cache where there are any, else fused multiply-adds in registers.
 pub fn arithmetic(isa: Isa, threads: usize) -> Result<f64> {
+    isa.check()?;
     let mut pool = Pool::new(threads).map_err(|error| Error::Device(error.to_string()))?;
     let start = Instant::now();
     let rounds = 8 * threads;
@@ -86,16 +89,20 @@ fn one_round(isa: Isa) {
         unsafe { crate::tiles::Session::new().spin(TILE_STEPS) };
         return;
     }
-    isa.run(|| {
-        let mut sums = [[0.0f32; 16]; 12];
-        let factor = std::hint::black_box([0.999f32; 16]);
-        for _ in 0..LANE_STEPS {
-            for sum in &mut sums {
-                for lane in 0..16 {
-                    sum[lane] = sum[lane].mul_add(factor[lane], 1.0);
-                }
+    lanes(isa);
+}
+
+for_isa! {
+fn lanes() {
+    let mut sums = [[0.0f32; 16]; 12];
+    let factor = std::hint::black_box([0.999f32; 16]);
+    for _ in 0..LANE_STEPS {
+        for sum in &mut sums {
+            for lane in 0..16 {
+                sum[lane] = sum[lane].mul_add(factor[lane], 1.0);
             }
         }
-        std::hint::black_box(sums);
-    });
+    }
+    std::hint::black_box(sums);
+}
 }

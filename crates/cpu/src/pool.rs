@@ -14,17 +14,19 @@ const PATIENCE: u32 = 20_000;
 type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 struct Shared {
-    /// Counts jobs; a change is the signal. Odd values never occur.
+    /// Odd while a job is open, even between jobs; only ever grows.
     job: AtomicUsize,
     work: UnsafeCell<Option<*const Work<'static>>>,
     chunks: AtomicUsize,
     next: AtomicUsize,
-    busy: AtomicUsize,
+    /// Workers inside a job. A worker that comes late, or not at all because the machine is busy
+    /// elsewhere, is not waited for.
+    inside: AtomicUsize,
     stop: AtomicBool,
     failed: AtomicBool,
 }
 
-// SAFETY: `work` is written only while no worker is busy and read only after `job` changed.
+// SAFETY: `work` is written only while no worker is inside and read only from inside.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -42,7 +44,7 @@ impl Pool {
             work: UnsafeCell::new(None),
             chunks: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
-            busy: AtomicUsize::new(0),
+            inside: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         });
@@ -70,20 +72,20 @@ impl Pool {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: no worker is busy, so none reads; the lifetime ends before this call returns.
+        // SAFETY: no worker is inside, so none reads; the lifetime ends before this call returns.
         unsafe {
             let work = std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work);
             *shared.work.get() = Some(work);
         }
         shared.chunks.store(chunks, Ordering::Relaxed);
         shared.next.store(0, Ordering::Relaxed);
-        shared.busy.store(self.workers.len(), Ordering::Relaxed);
         shared.job.fetch_add(1, Ordering::SeqCst);
         for (_, thread) in &self.workers {
             thread.unpark();
         }
         take_chunks(shared, work, 0);
-        wait(|| shared.busy.load(Ordering::Acquire) == 0);
+        shared.job.fetch_add(1, Ordering::SeqCst);
+        wait(|| shared.inside.load(Ordering::SeqCst) == 0);
         assert!(!shared.failed.load(Ordering::Relaxed), "a worker thread failed");
     }
 }
@@ -100,27 +102,39 @@ fn take_chunks(shared: &Shared, work: &Work<'_>, thread: usize) {
 
 fn serve(shared: &Shared, index: usize) {
     let mut seen = 0;
+    while let Some(job) = next_job(shared, seen) {
+        seen = job;
+        shared.inside.fetch_add(1, Ordering::SeqCst);
+        // Closed in the meantime: the caller may not have seen us, so the work is not ours to touch.
+        if shared.job.load(Ordering::SeqCst) == job {
+            // SAFETY: the job is open and we are inside, so the caller waits for us.
+            let work = unsafe { &*(*shared.work.get()).expect("an open job has work") };
+            let result = catch_unwind(AssertUnwindSafe(|| take_chunks(shared, work, index)));
+            if result.is_err() {
+                shared.failed.store(true, Ordering::Relaxed);
+            }
+        }
+        shared.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits for an open job other than `seen`; `None` when the pool ends.
+fn next_job(shared: &Shared, seen: usize) -> Option<usize> {
+    let mut turns = 0;
     loop {
-        let mut turns = 0;
-        while shared.job.load(Ordering::Acquire) == seen {
-            if shared.stop.load(Ordering::Relaxed) {
-                return;
-            }
-            turns += 1;
-            if turns < PATIENCE {
-                std::hint::spin_loop();
-            } else {
-                thread::park();
-            }
+        let job = shared.job.load(Ordering::SeqCst);
+        if job % 2 == 1 && job != seen {
+            return Some(job);
         }
-        seen = seen.wrapping_add(1);
-        // SAFETY: written before `job` changed; the caller of `run` waits until we are done.
-        let work = unsafe { &*(*shared.work.get()).expect("a job has work") };
-        let result = catch_unwind(AssertUnwindSafe(|| take_chunks(shared, work, index)));
-        if result.is_err() {
-            shared.failed.store(true, Ordering::Relaxed);
+        if shared.stop.load(Ordering::Relaxed) {
+            return None;
         }
-        shared.busy.fetch_sub(1, Ordering::Release);
+        turns += 1;
+        if turns < PATIENCE {
+            std::hint::spin_loop();
+        } else {
+            thread::park();
+        }
     }
 }
 

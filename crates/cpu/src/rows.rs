@@ -2,7 +2,14 @@
 
 use halfbyte_ops::{Result, Rows, Vector, Weight, embed, residual, rms_norm, rope, swiglu};
 
+use crate::isa::for_isa;
 use crate::{Cpu, panel};
+
+for_isa! { fn norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) { rms_norm::forward(x, gain, eps, out) } }
+for_isa! { fn norm_in_place(x: &mut [f32], gain: &[f32], eps: f32) { rms_norm::forward_in_place(x, gain, eps) } }
+for_isa! { fn turn(x: &mut [f32], turns: &[f32]) { rope::forward_in_place(x, turns) } }
+for_isa! { fn add_row(x: &[f32], out: &mut [f32]) { residual::forward(x, out) } }
+for_isa! { fn gated(gate: &mut [f32], up: &[f32]) { swiglu::forward_in_place(gate, up) } }
 
 pub(crate) fn embed(cpu: &mut Cpu, tokens: &[u32], table: &Weight, out: Rows) -> Result<()> {
     embed::check_shapes(tokens, table, out)?;
@@ -29,10 +36,10 @@ pub(crate) fn rms_norm(cpu: &mut Cpu, x: Rows, gain: Vector, eps: f32, out: Rows
         unsafe {
             let out = to.slice_mut(row * width, width);
             if in_place {
-                isa.run(|| rms_norm::forward_in_place(out, gain, eps));
+                norm_in_place(isa, out, gain, eps);
             } else {
                 let x = from.slice(row * width, width);
-                isa.run(|| rms_norm::forward(x, gain, eps, out));
+                norm(isa, x, gain, eps, out);
             }
         }
     });
@@ -47,7 +54,7 @@ pub(crate) fn rope(cpu: &mut Cpu, x: Rows, head_dim: usize, turns: Rows) -> Resu
         // SAFETY: each row is written by one chunk; turns are only read.
         unsafe {
             let (x, turns) = (place.slice_mut(row * width, width), turns.slice(row * head_dim, head_dim));
-            isa.run(|| rope::forward_in_place(x, turns));
+            turn(isa, x, turns);
         }
     });
     Ok(())
@@ -61,7 +68,7 @@ pub(crate) fn add(cpu: &mut Cpu, x: Rows, out: Rows) -> Result<()> {
         // SAFETY: each row is written by one chunk; x is only read.
         unsafe {
             let (x, out) = (from.slice(row * width, width), to.slice_mut(row * width, width));
-            isa.run(|| residual::forward(x, out));
+            add_row(isa, x, out);
         }
     });
     Ok(())
@@ -80,7 +87,7 @@ pub(crate) fn swiglu(cpu: &mut Cpu, gate: Rows, up: Rows, out: Rows) -> Result<(
                 out.copy_from_slice(from.slice(row * width, width));
             }
             let up = up.slice(row * width, width);
-            isa.run(|| swiglu::forward_in_place(out, up));
+            gated(isa, out, up);
         }
     });
     Ok(())

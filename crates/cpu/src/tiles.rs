@@ -135,17 +135,76 @@ impl Session {
         }
     }
 
-    /// One tile of sums, stored in rows of `out_stride` bytes; b's tiles lie `b_step` bytes apart.
+    /// Four tiles of sums side by side, in rows of `out_stride` bytes: 16 rows of a times four
+    /// columns of tiles of b, `tile_step` bytes apart, whose groups lie `group_step` bytes apart.
+    /// Four, because a product waits for the one before it on the same tile.
     ///
     /// # Safety
-    /// `a` has 16 rows of `stride` bytes with 64 `groups` bytes each, `b` has `groups` tiles,
-    /// `out` has 16 rows of 64 bytes.
-    pub(crate) unsafe fn product(
+    /// `a` has 16 rows of `stride` bytes with 64 `groups` bytes each, `b` has `groups` times four
+    /// tiles, `out` has 16 rows of 256 bytes.
+    #[allow(clippy::too_many_arguments)] // three matrices, each with its steps
+    pub(crate) unsafe fn product_1x4(
         &self,
         a: *const u16,
         stride: usize,
         b: *const u8,
-        b_step: usize,
+        tile_step: usize,
+        group_step: usize,
+        groups: usize,
+        out: *mut f32,
+        out_stride: usize,
+    ) {
+        // SAFETY: reads and writes what the caller vouched for.
+        unsafe {
+            asm!(
+                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                "2:",
+                "tileloadd tmm4, [{a} + {stride}*1]",
+                "mov {at}, {b}",
+                "tileloadd tmm6, [{at} + {line}*1]",
+                "add {at}, {tile_step}",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{at} + {line}*1]",
+                "add {at}, {tile_step}",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm6, [{at} + {line}*1]",
+                "add {at}, {tile_step}",
+                "tdpbf16ps tmm2, tmm4, tmm6",
+                "tileloadd tmm7, [{at} + {line}*1]",
+                "tdpbf16ps tmm3, tmm4, tmm7",
+                "add {a}, 64", "add {b}, {group_step}",
+                "dec {groups}",
+                "jnz 2b",
+                "tilestored [{c} + {out_stride}*1], tmm0",
+                "tilestored [{c} + {out_stride}*1 + 64], tmm1",
+                "tilestored [{c} + {out_stride}*1 + 128], tmm2",
+                "tilestored [{c} + {out_stride}*1 + 192], tmm3",
+                a = inout(reg) a => _,
+                b = inout(reg) b => _,
+                at = out(reg) _,
+                tile_step = in(reg) tile_step,
+                group_step = in(reg) group_step,
+                groups = inout(reg) groups => _,
+                stride = in(reg) stride,
+                line = in(reg) 64usize,
+                c = in(reg) out,
+                out_stride = in(reg) out_stride,
+                options(nostack),
+            );
+        }
+    }
+
+    /// As `product_1x4` for one column of tiles.
+    ///
+    /// # Safety
+    /// As there; `out` has 16 rows of 64 bytes.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) unsafe fn product_1x1(
+        &self,
+        a: *const u16,
+        stride: usize,
+        b: *const u8,
+        group_step: usize,
         groups: usize,
         out: *mut f32,
         out_stride: usize,
@@ -158,13 +217,13 @@ impl Session {
                 "tileloadd tmm4, [{a} + {stride}*1]",
                 "tileloadd tmm6, [{b} + {line}*1]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "add {a}, 64", "add {b}, {b_step}",
+                "add {a}, 64", "add {b}, {group_step}",
                 "dec {groups}",
                 "jnz 2b",
                 "tilestored [{c} + {out_stride}*1], tmm0",
                 a = inout(reg) a => _,
                 b = inout(reg) b => _,
-                b_step = in(reg) b_step,
+                group_step = in(reg) group_step,
                 groups = inout(reg) groups => _,
                 stride = in(reg) stride,
                 line = in(reg) 64usize,

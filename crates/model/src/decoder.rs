@@ -169,13 +169,27 @@ impl<B: Backend> Decoder<B> {
         Ok(out)
     }
 
-    /// Computes the last `count` tokens again and names the first stage with a bad value.
-    pub fn first_bad(&mut self, count: usize) -> Result<Error> {
-        let again = self.tokens.split_off(self.tokens.len().saturating_sub(count));
+    /// Computes the tokens again and names the first stage with a bad value. The cache is empty
+    /// afterwards.
+    pub fn first_bad(&mut self) -> Result<Error> {
+        let again = std::mem::take(&mut self.tokens);
+        self.wipe()?;
         let mut watch = FirstBad::default();
         self.feed(&again, Wanted::All, Some(&mut watch), &mut |_, _| ())?;
-        let (layer, stage, position) = watch.found.unwrap_or((None, Stage::Head, self.tokens.len()));
+        self.wipe()?;
+        let (layer, stage, position) = watch.found.unwrap_or((None, Stage::Head, again.len()));
         Ok(Error::NotFinite { layer, stage, position })
+    }
+
+    /// Forgets everything, and what lies in the cache too. Masked keys weigh zero, but zero times
+    /// a NaN is a NaN: one left behind would reach tokens that must not see it.
+    fn wipe(&mut self) -> Result<()> {
+        self.tokens.clear();
+        let zeros = vec![0; self.cache_bytes()];
+        for layer in &self.layers {
+            self.backend.write_bytes(layer.cache.buffer, &zeros)?;
+        }
+        Ok(())
     }
 
     fn values(&self, tokens: usize) -> Values {

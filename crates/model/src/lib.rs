@@ -7,6 +7,7 @@
 mod block;
 pub mod decoder;
 pub mod error;
+pub mod fill;
 mod layer;
 pub mod load;
 pub mod watch;

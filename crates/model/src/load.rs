@@ -23,7 +23,7 @@ struct Parcel {
     content: Content,
 }
 
-enum Content {
+pub(crate) enum Content {
     Values(Vec<f32>),
     Int8 { codes: Vec<i8>, scales: Vec<u8> },
     Nvfp4 { codes: Vec<u8>, scales: Vec<u8>, global: f32 },
@@ -118,7 +118,7 @@ fn amax(checkpoint: &Checkpoint, tensor: &Tensor, run: usize) -> Result<f32> {
     Ok(largest)
 }
 
-fn encode(
+pub(crate) fn encode(
     values: Vec<f32>,
     columns: usize,
     rank: usize,
@@ -166,14 +166,23 @@ fn deliver<B: Backend>(
     }
     let weight =
         Weight { buffer, rows: tensor.rows(), columns: tensor.columns(), format: format_of(tensor, plan) };
-    let (rows, count) = match &parcel.content {
+    write_rows(decoder, &weight, parcel.first_row, &parcel.content)
+}
+
+/// Writes encoded rows of a weight; gives the parameters they held.
+pub(crate) fn write_rows<B: Backend>(
+    decoder: &mut Decoder<B>,
+    weight: &Weight,
+    first_row: usize,
+    content: &Content,
+) -> Result<u64> {
+    let (rows, count) = match content {
         Content::Values(values) => (WeightRows::Values(values), values.len()),
         Content::Int8 { codes, scales } => (WeightRows::Int8 { codes, scales }, codes.len()),
         Content::Nvfp4 { codes, scales, global } => {
-            let global = *global;
-            (WeightRows::Nvfp4 { codes, scales, global }, codes.len() * 2)
+            (WeightRows::Nvfp4 { codes, scales, global: *global }, codes.len() * 2)
         }
     };
-    decoder.backend.write_weight(&weight, parcel.first_row, rows)?;
+    decoder.backend.write_weight(weight, first_row, rows)?;
     Ok(count as u64)
 }

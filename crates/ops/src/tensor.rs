@@ -84,9 +84,10 @@ impl WeightFormat {
         }
     }
 
-    /// Bytes of a whole weight on a device: 64 for its own scale, then panels of padded units.
+    /// Bytes of a whole weight on a device: 64 for its own scale, then panels of padded units,
+    /// then 64 that a kernel may read but never uses.
     pub const fn bytes(self, rows: usize, columns: usize) -> usize {
-        64 + rows.div_ceil(PANEL) * columns.div_ceil(UNIT) * self.unit_bytes()
+        64 + rows.div_ceil(PANEL) * columns.div_ceil(UNIT) * self.unit_bytes() + 64
     }
 
     /// As people write it.

@@ -1,4 +1,12 @@
 //! One file per command: its flags, what it does, what it prints.
 
+pub(crate) mod bench;
+pub(crate) mod chat;
+pub(crate) mod compare;
+pub(crate) mod convert;
+pub(crate) mod diff;
+pub(crate) mod init;
+pub(crate) mod inspect;
 pub(crate) mod perplexity;
 pub(crate) mod plan;
+pub(crate) mod run;

@@ -117,7 +117,7 @@ fn window(
                 score.nll.push(-log_probabilities(logits)(target as usize));
             }
         })?;
-        return finite(decoder, score, ids.len());
+        return finite(decoder, score);
     };
     other.keep(0);
     for (run, part) in ids.chunks(LOGIT_ROWS).enumerate() {
@@ -133,13 +133,13 @@ fn window(
             }
         })?;
     }
-    finite(decoder, score, ids.len())
+    finite(decoder, score)
 }
 
-fn finite(decoder: &mut Decoder<Cpu>, score: &Score, count: usize) -> Result<()> {
+fn finite(decoder: &mut Decoder<Cpu>, score: &Score) -> Result<()> {
     match score.nll.iter().all(|nll| nll.is_finite()) {
         true => Ok(()),
-        false => Err(decoder.first_bad(count)?.into()),
+        false => Err(decoder.first_bad()?.into()),
     }
 }
 

@@ -8,6 +8,9 @@ use std::arch::x86_64::*;
 use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::{PANEL, UNIT};
 
+/// Bytes that are asked for ahead of their use: the memory's answer takes that long.
+const AHEAD: usize = 4096;
+
 /// Decodes positions 2 p and 2 p + 1 of a unit for all 16 outputs.
 trait Decode {
     const UNIT_BYTES: usize;
@@ -55,16 +58,17 @@ impl Decode for Nvfp4 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn pair(unit: *const u8, p: usize, scale: __m512) -> (__m512, __m512) {
+        // Loading from a byte further on is a shift by eight that costs no shift. The last line's
+        // loads reach three bytes beyond the unit: into the next one, or into what the plan keeps
+        // after a weight (see `ops::WeightFormat::bytes`).
         // SAFETY: VALUES is 64 bytes; eight lines of codes follow the scales.
         let (values, codes) = unsafe {
-            let line = unit.add(UNIT + p / 4 * 64);
+            let line = unit.add(UNIT + p / 4 * 64 + p % 4);
             (_mm512_loadu_ps(VALUES.as_ptr()), _mm512_loadu_si512(line.cast()))
         };
-        let shift = p % 4 * 8;
-        let even = _mm512_srl_epi32(codes, _mm_cvtsi32_si128(shift as i32));
-        let odd = _mm512_srl_epi32(codes, _mm_cvtsi32_si128(shift as i32 + 4));
+        let odd = _mm512_srli_epi32::<4>(codes);
         (
-            _mm512_mul_ps(_mm512_permutexvar_ps(even, values), scale),
+            _mm512_mul_ps(_mm512_permutexvar_ps(codes, values), scale),
             _mm512_mul_ps(_mm512_permutexvar_ps(odd, values), scale),
         )
     }
@@ -135,81 +139,149 @@ impl Decode for F32 {
     }
 }
 
-/// sums[t] = panel times token t, for one to four tokens of `x` (`[t][units * 64]`).
+/// sums[p][t] = panel p times token t, for one or two panels side by side and one to four tokens
+/// of `x` (`[t][units * 64]`). Two panels, because a chain of additions alone would wait for itself.
 ///
 /// # Safety
-/// The machine has AVX-512; `panel` has `units` units of the format.
+/// The machine has AVX-512; every panel has `units` units of the format.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn product(
     format: WeightFormat,
-    panel: &[u8],
+    panels: &[&[u8]],
     units: usize,
     x: &[f32],
-    sums: &mut [[f32; PANEL]],
+    sums: &mut [[[f32; PANEL]; 4]; 2],
 ) {
-    assert!(panel.len() >= units * format.unit_bytes() && x.len() >= sums.len() * units * UNIT);
+    let tokens = x.len() / (units * UNIT);
+    let whole = |panel: &&[u8]| panel.len() >= units * format.unit_bytes();
+    assert!(panels.iter().all(whole) && (1..=4).contains(&tokens) && (1..=2).contains(&panels.len()));
     // SAFETY: sizes checked above.
     unsafe {
         match format {
-            WeightFormat::Nvfp4 => tokens::<Nvfp4>(panel.as_ptr(), units, x.as_ptr(), sums),
-            WeightFormat::Int8 => tokens::<Int8>(panel.as_ptr(), units, x.as_ptr(), sums),
-            WeightFormat::Bf16 => tokens::<Bf16>(panel.as_ptr(), units, x.as_ptr(), sums),
-            WeightFormat::F32 => tokens::<F32>(panel.as_ptr(), units, x.as_ptr(), sums),
+            WeightFormat::Nvfp4 => by_panels::<Nvfp4>(panels, units, x.as_ptr(), tokens, sums),
+            WeightFormat::Int8 => by_panels::<Int8>(panels, units, x.as_ptr(), tokens, sums),
+            WeightFormat::Bf16 => by_panels::<Bf16>(panels, units, x.as_ptr(), tokens, sums),
+            WeightFormat::F32 => by_panels::<F32>(panels, units, x.as_ptr(), tokens, sums),
         }
     }
 }
 
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn tokens<D: Decode>(panel: *const u8, units: usize, x: *const f32, sums: &mut [[f32; PANEL]]) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        match sums {
-            [a] => panel_times::<D, 1>(panel, units, x, [a]),
-            [a, b] => panel_times::<D, 2>(panel, units, x, [a, b]),
-            [a, b, c] => panel_times::<D, 3>(panel, units, x, [a, b, c]),
-            [a, b, c, d] => panel_times::<D, 4>(panel, units, x, [a, b, c, d]),
-            _ => unreachable!("one to four tokens"),
-        }
-    }
-}
+type Sums = [[[f32; PANEL]; 4]; 2];
 
-#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn panel_times<D: Decode, const T: usize>(
-    panel: *const u8,
+unsafe fn by_panels<D: Decode>(
+    panels: &[&[u8]],
     units: usize,
     x: *const f32,
-    sums: [&mut [f32; PANEL]; T],
+    tokens: usize,
+    sums: &mut Sums,
 ) {
-    let zero = _mm512_setzero_ps();
-    let mut totals = [zero; T];
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match *panels {
+            [a, b] => by_tokens::<D, 2>([a.as_ptr(), b.as_ptr()], units, x, tokens, sums),
+            [a] => by_tokens::<D, 1>([a.as_ptr()], units, x, tokens, sums),
+            _ => {}
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn by_tokens<D: Decode, const P: usize>(
+    panels: [*const u8; P],
+    units: usize,
+    x: *const f32,
+    tokens: usize,
+    sums: &mut Sums,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match tokens {
+            1 => times::<D, P, 1>(panels, units, x, sums),
+            2 => times::<D, P, 2>(panels, units, x, sums),
+            3 => times::<D, P, 3>(panels, units, x, sums),
+            _ => times::<D, P, 4>(panels, units, x, sums),
+        }
+    }
+}
+
+/// Registers of a chain for every panel and token.
+type Chains<const P: usize, const T: usize> = [[__m512; T]; P];
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn times<D: Decode, const P: usize, const T: usize>(
+    panels: [*const u8; P],
+    units: usize,
+    x: *const f32,
+    sums: &mut Sums,
+) {
+    let mut totals: Chains<P, T> = [[_mm512_setzero_ps(); T]; P];
     for u in 0..units {
-        // SAFETY: unit u of the panel and positions 64 u.. of each token exist.
+        // SAFETY: unit u of each panel and positions 64 u.. of each token exist; a prefetch beyond
+        // the end touches nothing.
         unsafe {
-            let unit = panel.add(u * D::UNIT_BYTES);
-            for group in 0..2 {
-                let (mut even, mut odd) = ([zero; T], [zero; T]);
-                for half in 0..2 {
-                    let scale = D::scale(unit, group * 2 + half);
-                    for i in 0..8 {
-                        let p = group * 16 + half * 8 + i;
-                        let (w0, w1) = D::pair(unit, p, scale);
-                        for t in 0..T {
-                            let x = x.add((t * units + u) * UNIT + 2 * p);
-                            even[t] = _mm512_fmadd_ps(w0, _mm512_set1_ps(*x), even[t]);
-                            odd[t] = _mm512_fmadd_ps(w1, _mm512_set1_ps(*x.add(1)), odd[t]);
-                        }
-                    }
+            let units_at: [*const u8; P] = std::array::from_fn(|p| panels[p].add(u * D::UNIT_BYTES));
+            for unit in units_at {
+                for line in 0..D::UNIT_BYTES.div_ceil(64) {
+                    _mm_prefetch::<_MM_HINT_T0>(unit.wrapping_add(AHEAD + line * 64).cast());
                 }
+            }
+            let x: [*const f32; T] = std::array::from_fn(|t| x.add((t * units + u) * UNIT));
+            group::<D, P, T, 0, 1>(&units_at, &x, &mut totals);
+            group::<D, P, T, 2, 3>(&units_at, &x, &mut totals);
+        }
+    }
+    for (sums, totals) in sums.iter_mut().zip(totals) {
+        for (sums, total) in sums.iter_mut().zip(totals) {
+            // SAFETY: 16 values.
+            unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), total) };
+        }
+    }
+}
+
+/// Adds one group of 32 positions, the blocks A and B, to the totals.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn group<D: Decode, const P: usize, const T: usize, const A: usize, const B: usize>(
+    units: &[*const u8; P],
+    x: &[*const f32; T],
+    totals: &mut Chains<P, T>,
+) {
+    let zero = [[_mm512_setzero_ps(); T]; P];
+    let (mut even, mut odd) = (zero, zero);
+    // SAFETY: the caller's units and positions.
+    unsafe {
+        block::<D, P, T, A>(units, x, &mut even, &mut odd);
+        block::<D, P, T, B>(units, x, &mut even, &mut odd);
+    }
+    for p in 0..P {
+        for t in 0..T {
+            totals[p][t] = _mm512_add_ps(totals[p][t], _mm512_add_ps(even[p][t], odd[p][t]));
+        }
+    }
+}
+
+/// Continues the two chains of every panel and token over block B of a unit.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn block<D: Decode, const P: usize, const T: usize, const B: usize>(
+    units: &[*const u8; P],
+    x: &[*const f32; T],
+    even: &mut Chains<P, T>,
+    odd: &mut Chains<P, T>,
+) {
+    // SAFETY: the caller's units and positions.
+    unsafe {
+        let scales: [D::Scale; P] = std::array::from_fn(|p| D::scale(units[p], B));
+        for i in 0..8 {
+            let k = B * 8 + i;
+            for p in 0..P {
+                let (w0, w1) = D::pair(units[p], k, scales[p]);
                 for t in 0..T {
-                    totals[t] = _mm512_add_ps(totals[t], _mm512_add_ps(even[t], odd[t]));
+                    even[p][t] = _mm512_fmadd_ps(w0, _mm512_set1_ps(*x[t].add(2 * k)), even[p][t]);
+                    odd[p][t] = _mm512_fmadd_ps(w1, _mm512_set1_ps(*x[t].add(2 * k + 1)), odd[p][t]);
                 }
             }
         }
-    }
-    for (sums, total) in sums.into_iter().zip(totals) {
-        // SAFETY: 16 values.
-        unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), total) };
     }
 }

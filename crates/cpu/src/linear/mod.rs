@@ -16,7 +16,7 @@ use halfbyte_ops::tensor::{PANEL, UNIT};
 use halfbyte_ops::{Product, Result, Rows, WeightFormat, linear};
 
 use crate::arena::Place;
-use crate::isa::Isa;
+use crate::isa::{Isa, for_isa};
 use crate::{Cpu, panel};
 
 /// Outputs of one chunk of work.
@@ -24,7 +24,7 @@ const CHUNK: usize = 2 * PANEL;
 /// From so many tokens on a panel is decoded to memory first.
 const MANY: usize = 9;
 /// From so many tokens on tiles are worth their set-up.
-const TILED: usize = 2;
+const TILED: usize = 5;
 /// Tokens are padded to this for tiles.
 pub(crate) const TILE_ROWS: usize = 32;
 
@@ -32,8 +32,14 @@ pub(crate) const TILE_ROWS: usize = 32;
 pub(crate) fn scratch(tokens: usize, columns: usize) -> (usize, usize) {
     let columns = columns.next_multiple_of(UNIT);
     let wide = tokens * columns * 4;
-    let narrow = tokens.next_multiple_of(TILE_ROWS) * columns * 2;
+    let narrow = tokens.next_multiple_of(TILE_ROWS) * tile_stride(columns) * 2;
     (wide.max(narrow).next_multiple_of(64), columns * CHUNK * 2)
+}
+
+/// Values from one token to the next in the tiles' input. Not a power of two: rows that lie a
+/// power of two apart push each other out of the first-level cache.
+fn tile_stride(columns: usize) -> usize {
+    columns + 32
 }
 
 /// One product with its pointers.
@@ -112,8 +118,9 @@ fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
     if tiled {
         let rows = tokens.next_multiple_of(TILE_ROWS);
         cpu.for_rows(rows, columns, &|row| {
+            let first = row * tile_stride(units * UNIT);
             // SAFETY: each row is written by one chunk; scratch was sized for all of them.
-            let out = unsafe { input.shared.cast::<u16>().slice_mut(row * units * UNIT, units * UNIT) };
+            let out = unsafe { input.shared.cast::<u16>().slice_mut(first, units * UNIT) };
             if row < tokens {
                 // SAFETY: row of the input, which nobody writes.
                 narrow(isa, unsafe { source.slice(row * columns, columns) }, out);
@@ -127,7 +134,7 @@ fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
             let out = unsafe { input.shared.cast::<f32>().slice_mut(row * units * UNIT, units * UNIT) };
             // SAFETY: as above.
             let x = unsafe { source.slice(row * columns, columns) };
-            isa.run(|| widen(x, as_is, out));
+            widen(isa, x, as_is, out);
         });
     }
     let chunks: usize = jobs.iter().map(|job| job.outputs.div_ceil(CHUNK)).sum();
@@ -150,56 +157,98 @@ fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
         }
         // SAFETY: prepared above and not written any more.
         let x = unsafe { input.shared.cast::<f32>().slice(0, tokens * units * UNIT) };
-        for panel in 2 * chunk..(2 * chunk + 2).min(job.outputs.div_ceil(PANEL)) {
-            // SAFETY: this chunk's outputs are its own.
-            unsafe { lanes_of_panel(isa, job, panel, units, x, scratch) };
-        }
+        // SAFETY: this chunk's outputs are its own.
+        unsafe { lanes_of_chunk(isa, job, chunk, units, x, scratch) };
     });
     Ok(())
 }
 
 /// # Safety
-/// This thread alone writes the panel's outputs and `scratch`.
-unsafe fn lanes_of_panel(isa: Isa, job: &Job<'_>, panel: usize, units: usize, x: &[f32], scratch: Place<u8>) {
+/// This thread alone writes the chunk's outputs and `scratch`.
+unsafe fn lanes_of_chunk(isa: Isa, job: &Job<'_>, chunk: usize, units: usize, x: &[f32], scratch: Place<u8>) {
     let bytes = units * job.format.unit_bytes();
-    let mut format = job.format;
-    let mut encoded = &job.panels[panel * bytes..][..bytes];
+    let count = (job.outputs.div_ceil(PANEL) - 2 * chunk).min(2);
+    let panel = |p: usize| &job.panels[(2 * chunk + p) * bytes..][..bytes];
     let width = units * UNIT;
-    if x.len() / width >= MANY && format != WeightFormat::F32 {
+    if x.len() / width < MANY || job.format == WeightFormat::F32 {
+        let panels = [panel(0), panel(count - 1)];
+        // SAFETY: by the caller's promise.
+        unsafe { lanes_of_panels(isa, job, job.format, 2 * chunk, &panels[..count], x, units) };
+        return;
+    }
+    for p in 0..count {
         // SAFETY: scratch holds two bf16 panels, which is one of f32.
         let decoded = unsafe { scratch.cast::<panel::Decoded>().slice_mut(0, units) };
-        isa.run(|| {
-            for (out, unit) in decoded.iter_mut().zip(encoded.chunks_exact(job.format.unit_bytes())) {
-                panel::decode(job.format, unit, out);
-            }
-        });
-        format = WeightFormat::F32;
+        decode_panel(isa, job.format, panel(p), decoded);
         // SAFETY: just written by this thread.
-        encoded = unsafe { scratch.slice(0, units * format.unit_bytes()) };
+        let decoded = unsafe { scratch.slice(0, units * WeightFormat::F32.unit_bytes()) };
+        // SAFETY: by the caller's promise.
+        unsafe { lanes_of_panels(isa, job, WeightFormat::F32, 2 * chunk + p, &[decoded], x, units) };
     }
+}
+
+/// # Safety
+/// This thread alone writes the panels' outputs.
+unsafe fn lanes_of_panels(
+    isa: Isa,
+    job: &Job<'_>,
+    format: WeightFormat,
+    first: usize,
+    panels: &[&[u8]],
+    x: &[f32],
+    units: usize,
+) {
+    let width = units * UNIT;
     for (block, x) in x.chunks(4 * width).enumerate() {
-        let mut sums = [[0.0; PANEL]; 4];
-        let count = x.len() / width;
-        product(isa, format, encoded, units, x, &mut sums[..count]);
-        for (i, sums) in sums[..count].iter().enumerate() {
-            // SAFETY: by the caller's promise.
-            unsafe { job.finish(block * 4 + i, panel, sums) };
+        let mut sums = [[[0.0; PANEL]; 4]; 2];
+        product(isa, format, panels, units, x, &mut sums);
+        for (p, sums) in sums.iter().enumerate().take(panels.len()) {
+            for (t, sums) in sums.iter().enumerate().take(x.len() / width) {
+                // SAFETY: by the caller's promise.
+                unsafe { job.finish(block * 4 + t, first + p, sums) };
+            }
         }
     }
 }
 
-/// Sums of one panel for up to four tokens.
-fn product(isa: Isa, format: WeightFormat, panel: &[u8], units: usize, x: &[f32], sums: &mut [[f32; PANEL]]) {
+/// Sums of one or two panels for up to four tokens.
+fn product(
+    isa: Isa,
+    format: WeightFormat,
+    panels: &[&[u8]],
+    units: usize,
+    x: &[f32],
+    sums: &mut [[[f32; PANEL]; 4]; 2],
+) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: AVX-512 was found; the panel has `units` units and x as many per token.
-        Isa::Avx512 | Isa::Amx => unsafe { avx512::product(format, panel, units, x, sums) },
-        _ => isa.run(|| lanes::product(format, panel, units, x, sums)),
+        // SAFETY: AVX-512 was found; the panels have `units` units and x as many per token.
+        Isa::Avx512 | Isa::Amx => unsafe { avx512::product(format, panels, units, x, sums) },
+        _ => {
+            for (panel, sums) in panels.iter().zip(sums) {
+                in_lanes(isa, format, panel, units, x, sums);
+            }
+        }
     }
 }
 
+for_isa! {
+/// A panel decoded to f32.
+fn decode_panel(format: WeightFormat, encoded: &[u8], out: &mut [panel::Decoded]) {
+    for (out, unit) in out.iter_mut().zip(encoded.chunks_exact(format.unit_bytes())) {
+        panel::decode(format, unit, out);
+    }
+}
+}
+
+for_isa! {
+fn in_lanes(format: WeightFormat, panel: &[u8], units: usize, x: &[f32], sums: &mut [[f32; PANEL]]) {
+    lanes::product(format, panel, units, x, sums)
+}
+}
+
+for_isa! {
 /// A token's values as f32, rounded to bf16 unless the weight is f32, padded with zeros.
-#[inline(always)]
 fn widen(x: &[f32], as_is: bool, out: &mut [f32]) {
     let (values, padding) = out.split_at_mut(x.len());
     if as_is {
@@ -211,14 +260,15 @@ fn widen(x: &[f32], as_is: bool, out: &mut [f32]) {
     }
     padding.fill(0.0);
 }
+}
 
+for_isa! {
 /// A token's values as bf16, padded with zeros.
-fn narrow(isa: Isa, x: &[f32], out: &mut [u16]) {
+fn narrow(x: &[f32], out: &mut [u16]) {
     let (values, padding) = out.split_at_mut(x.len());
-    isa.run(|| {
-        for (out, x) in values.iter_mut().zip(x) {
-            *out = bf16::encode(*x);
-        }
-    });
+    for (out, x) in values.iter_mut().zip(x) {
+        *out = bf16::encode(*x);
+    }
     padding.fill(0);
+}
 }

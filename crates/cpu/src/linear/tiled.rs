@@ -6,7 +6,7 @@ use halfbyte_formats::bf16;
 use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::{PANEL, UNIT};
 
-use super::{Job, TILE_ROWS};
+use super::{Job, TILE_ROWS, tile_stride};
 use crate::arena::Place;
 use crate::panel;
 use crate::tiles::{BYTES, SIDE, Session, Sums};
@@ -14,7 +14,7 @@ use crate::tiles::{BYTES, SIDE, Session, Sums};
 /// Tiles of one unit of one panel.
 const TILES: usize = 2;
 
-/// Outputs 32 `chunk`.. of all tokens. `x` is bf16 `[tokens padded to 32][units * 64]`.
+/// Outputs 32 `chunk`.. of all tokens. `x` is bf16 `[tokens padded to 32][tile_stride]`.
 ///
 /// # Safety
 /// AMX is there; `scratch` holds two bf16 panels; this thread alone writes both and the outputs.
@@ -47,10 +47,10 @@ pub(super) unsafe fn chunk(
     // SAFETY: AMX is there by the caller's promise; x is padded to 32 tokens.
     unsafe {
         let session = Session::new();
-        let (groups, stride) = (units * 2, units * UNIT * 2);
+        let (groups, stride) = (units * 2, tile_stride(units * UNIT) * 2);
         let mut sums = [[[[0.0; SIDE]; SIDE]; 2]; 2];
         for first in (0..tokens).step_by(TILE_ROWS) {
-            let x = x.add(first * units * UNIT);
+            let x = x.add(first * tile_stride(units * UNIT));
             let count = (tokens - first).min(TILE_ROWS);
             if count > SIDE {
                 session.product_2x2(x, stride, scratch.pointer(), groups, &mut sums);
@@ -68,9 +68,35 @@ pub(super) unsafe fn chunk(
 /// This thread alone writes these outputs.
 unsafe fn finish(job: &Job<'_>, panel: usize, panels: usize, token: usize, count: usize, sums: &[Sums; 2]) {
     for (which, sums) in sums.iter().enumerate().take(panels) {
+        if (panel + which + 1) * PANEL <= job.outputs {
+            // SAFETY: by the caller's promise; AVX-512 comes with AMX.
+            unsafe { finish_whole(job, panel + which, token, &sums[..count]) };
+            continue;
+        }
         for (row, sums) in sums.iter().enumerate().take(count) {
             // SAFETY: by the caller's promise.
             unsafe { job.finish(token + row, panel + which, sums) };
+        }
+    }
+}
+
+/// As `Job::finish` for rows of a panel that is whole.
+///
+/// # Safety
+/// AVX-512 is there; this thread alone writes these outputs, all 16 of which exist.
+#[target_feature(enable = "avx512f")]
+unsafe fn finish_whole(job: &Job<'_>, panel: usize, token: usize, sums: &[[f32; SIDE]]) {
+    let scale = _mm512_set1_ps(job.scale);
+    // SAFETY: 16 biases, sums and outputs.
+    unsafe {
+        let bias = job.bias.map(|bias| _mm512_loadu_ps(bias[panel * PANEL..].as_ptr()));
+        for (row, sums) in sums.iter().enumerate() {
+            let mut y = _mm512_mul_ps(_mm512_loadu_ps(sums.as_ptr()), scale);
+            if let Some(bias) = bias {
+                y = _mm512_add_ps(y, bias);
+            }
+            let out = job.out.pointer().add((token + row) * job.outputs + panel * PANEL);
+            _mm512_storeu_ps(out, y);
         }
     }
 }
@@ -85,7 +111,9 @@ unsafe fn decode(format: WeightFormat, unit: &[u8], tile: usize, out: &mut [u8])
         WeightFormat::Bf16 => out.copy_from_slice(&unit[tile * BYTES..][..BYTES]),
         // SAFETY: by the caller's promise.
         WeightFormat::Nvfp4 => unsafe { decode_nvfp4(unit.as_ptr(), tile, out.as_mut_ptr()) },
-        WeightFormat::Int8 | WeightFormat::F32 => {
+        // SAFETY: by the caller's promise.
+        WeightFormat::Int8 => unsafe { decode_int8(unit.as_ptr(), tile, out.as_mut_ptr()) },
+        WeightFormat::F32 => {
             let mut values: panel::Decoded = [[0.0; PANEL]; UNIT];
             panel::decode(format, unit, &mut values);
             let pairs = values[tile * 32..].chunks_exact(2);
@@ -122,6 +150,28 @@ unsafe fn decode_nvfp4(unit: *const u8, tile: usize, out: *mut u8) {
                     _mm512_storeu_si512(to.cast(), _mm512_or_si512(high, low));
                     codes = _mm512_srli_epi32::<8>(codes);
                 }
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn decode_int8(unit: *const u8, tile: usize, out: *mut u8) {
+    // SAFETY: 64 bytes of scales, 1024 of codes; 16 lines of output.
+    unsafe {
+        for block in 0..2 {
+            let bytes = _mm_loadu_si128(unit.add((tile * 2 + block) * PANEL).cast());
+            let scale = _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_cvtepu8_epi32(bytes)));
+            for pair in 0..8 {
+                let at = unit.add(UNIT + (tile * 32 + block * 16 + pair * 2) * PANEL);
+                let wide = |at: *const u8| {
+                    let codes = _mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()));
+                    _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(codes), scale))
+                };
+                // Both are exact in bf16.
+                let low = _mm512_srli_epi32::<16>(wide(at));
+                let high = _mm512_and_si512(wide(at.add(PANEL)), _mm512_set1_epi32(0xffff_0000u32 as i32));
+                _mm512_storeu_si512(out.add((block * 8 + pair) * 64).cast(), _mm512_or_si512(high, low));
             }
         }
     }

@@ -1,0 +1,203 @@
+//! `halfbyte bench`: how fast a model reads a prompt and writes, against this machine's ceilings.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use halfbyte_checkpoint::Architecture;
+use halfbyte_cpu::{Cpu, measure};
+use halfbyte_model::Decoder;
+use halfbyte_ops::Backend;
+use halfbyte_plan::{Group, Plan, memory};
+use serde_json::json;
+
+use crate::device::{self, ComputeArgs};
+use crate::failure::{Failure, Result};
+use crate::output::{self, bytes, count};
+
+/// Memory read to find the ceiling: several times any last-level cache would be better, but
+/// must leave a small machine alive.
+const READ_BYTES: usize = 1 << 30;
+/// Tokens in the cache before writing is timed, as llama.cpp's users do.
+const WARM: usize = 16;
+
+/// Measure speed: prompt and reply, as a share of what the machine can do
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  halfbyte bench SmolLM2-135M-Instruct.Q4_1.gguf
+  halfbyte bench --random configs/qwen3-0.6b.json --repeat 3 --json
+
+Ceilings are measured in the same run, between the timings: bytes read for a token against the
+speed of reading memory, arithmetic of a prompt against the speed of the unit that does it.")]
+pub(crate) struct BenchArgs {
+    /// A model
+    #[arg(value_name = "MODEL", required_unless_present = "random", conflicts_with = "random")]
+    model: Option<PathBuf>,
+    /// A config.json: random weights of that shape, no file needed
+    #[arg(long, value_name = "config.json")]
+    random: Option<PathBuf>,
+    /// Tokens of the prompt
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    prompt_tokens: usize,
+    /// Tokens of the reply
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    decode_tokens: usize,
+    /// Rounds; the median counts
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    repeat: usize,
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One round.
+struct Round {
+    prefill: f64,
+    decode: f64,
+    read: f64,
+    arithmetic: f64,
+}
+
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    if args.repeat == 0 || args.prompt_tokens == 0 || args.decode_tokens == 0 {
+        return Err(Failure::misuse("--repeat, --prompt-tokens and --decode-tokens must be at least 1"));
+    }
+    let mut compute = args.compute.clone();
+    let longest = args.prompt_tokens.max(WARM + args.decode_tokens);
+    compute.context = Some(compute.context.unwrap_or(longest.next_multiple_of(64)));
+    let (mut decoder, plan, name) = match (&args.model, &args.random) {
+        (Some(path), _) => {
+            let opened = device::open(path, &compute, 1)?;
+            (opened.decoder, opened.plan, path.display().to_string())
+        }
+        (None, Some(config)) => {
+            let architecture = Architecture::from_config_file(config)?;
+            let (decoder, plan) = device::random(&architecture, config, &compute)?;
+            (decoder, plan, format!("{} with random weights", config.display()))
+        }
+        (None, None) => return Err(Failure::misuse("give a MODEL or --random config.json")),
+    };
+    let isa = compute.isa()?;
+    let mut reader = measure::Reader::new(isa, compute.threads(), READ_BYTES)?;
+    let mut rounds = Vec::new();
+    for round in 0..=args.repeat {
+        let measured = Round {
+            read: reader.pass()?,
+            prefill: prefill(&mut decoder, args.prompt_tokens)?,
+            arithmetic: measure::arithmetic(isa, compute.threads())?,
+            decode: decode(&mut decoder, args.decode_tokens)?,
+        };
+        // The first round warms caches and wakes the machine.
+        if round > 0 {
+            rounds.push(measured);
+        }
+    }
+    report(args, &decoder, &plan, &name, &rounds);
+    Ok(())
+}
+
+fn token(decoder: &Decoder<Cpu>, index: usize) -> u32 {
+    (index * 7919 % decoder.architecture().vocab_size) as u32
+}
+
+fn prefill(decoder: &mut Decoder<Cpu>, count: usize) -> Result<f64> {
+    let tokens: Vec<u32> = (0..count).map(|i| token(decoder, i)).collect();
+    decoder.keep(0);
+    let start = Instant::now();
+    decoder.last_logits(&tokens)?;
+    Ok(count as f64 / start.elapsed().as_secs_f64())
+}
+
+fn decode(decoder: &mut Decoder<Cpu>, count: usize) -> Result<f64> {
+    let tokens: Vec<u32> = (0..WARM).map(|i| token(decoder, i)).collect();
+    decoder.keep(0);
+    decoder.last_logits(&tokens)?;
+    let start = Instant::now();
+    for i in 0..count {
+        let next = token(decoder, WARM + i);
+        decoder.last_logits(&[next])?;
+    }
+    Ok(count as f64 / start.elapsed().as_secs_f64())
+}
+
+fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Bytes read to write one token: all weights but the embedding's unused rows, and the cache.
+fn bytes_per_token(architecture: &Architecture, plan: &Plan, positions: usize) -> f64 {
+    let weights = plan.group_bytes(Group::Weights) as f64;
+    let table = plan.buffers[0].buffer.bytes as f64;
+    let unread = if architecture.tied { 0.0 } else { table };
+    let cache = plan.group_bytes(Group::Cache) as f64 * positions as f64 / plan.settings.context as f64;
+    weights - unread + cache
+}
+
+/// Operations to read a prompt: matrices of the layers for every token, the head for one, and
+/// attention over the triangle of seen keys.
+fn operations(architecture: &Architecture, tokens: f64) -> f64 {
+    let head = (architecture.vocab_size * architecture.hidden_size) as f64;
+    let tables = if architecture.tied { 1.0 } else { 2.0 };
+    let layers = architecture.parameters() as f64 - head * tables;
+    let attention = 2.0 * tokens * tokens * (architecture.heads * architecture.head_dim) as f64;
+    2.0 * layers * tokens + 2.0 * head + attention * architecture.layers as f64
+}
+
+fn report(args: &BenchArgs, decoder: &Decoder<Cpu>, plan: &Plan, name: &str, rounds: &[Round]) {
+    let architecture = decoder.architecture();
+    let (prefill, decode) = (median(rounds, |r| r.prefill), median(rounds, |r| r.decode));
+    let (read, arithmetic) = (median(rounds, |r| r.read), median(rounds, |r| r.arithmetic));
+    let per_token = bytes_per_token(architecture, plan, WARM + args.decode_tokens / 2);
+    let work = operations(architecture, args.prompt_tokens as f64) / args.prompt_tokens as f64;
+    // Shares are taken within a round, because the machine's speed moves between rounds.
+    let decode_share = median(rounds, |r| r.decode * per_token / r.read);
+    let prefill_share = median(rounds, |r| r.prefill * work / r.arithmetic);
+    let peak = memory::peak_resident();
+    if args.json {
+        output::json(&json!({
+            "model": name,
+            "kernels": decoder.backend.describe(),
+            "weights": plan.settings.weights.name(),
+            "prefill_tok_s": prefill,
+            "decode_tok_s": decode,
+            "prefill_runs": rounds.iter().map(|r| r.prefill).collect::<Vec<_>>(),
+            "decode_runs": rounds.iter().map(|r| r.decode).collect::<Vec<_>>(),
+            "bytes_per_token": per_token,
+            "operations_per_token": work,
+            "read_bytes_s": read,
+            "arithmetic_flop_s": arithmetic,
+            "decode_percent_of_ceiling": 100.0 * decode_share,
+            "prefill_percent_of_ceiling": 100.0 * prefill_share,
+            "planned_peak_bytes": plan.peak_bytes(),
+            "measured_peak_bytes": peak,
+        }));
+        return;
+    }
+    println!("{name} · {} · {} weights", decoder.backend.describe(), plan.settings.weights);
+    println!(
+        "prompt of {:<5} {:>8.0} tok/s   {:>3.0}% of {} flop/s ({} flop a token)",
+        args.prompt_tokens,
+        prefill,
+        100.0 * prefill_share,
+        count(arithmetic as u64),
+        count(work as u64)
+    );
+    println!(
+        "reply of  {:<5} {:>8.1} tok/s   {:>3.0}% of {}/s ({} a token)",
+        args.decode_tokens,
+        decode,
+        100.0 * decode_share,
+        bytes(read as u64),
+        bytes(per_token as u64)
+    );
+    println!(
+        "memory          {:>8} planned   {} measured, {} of it to measure the ceiling",
+        bytes(plan.peak_bytes() as u64),
+        peak.map_or("not".into(), bytes),
+        bytes(READ_BYTES as u64)
+    );
+}

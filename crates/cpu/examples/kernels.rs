@@ -1,0 +1,74 @@
+//! Prints how fast products and attention are, against the ceilings, for one shape:
+//! `cargo run --release -p halfbyte-cpu --example kernels -- [threads] [kernel set]`
+
+use std::time::Instant;
+
+use halfbyte_cpu::{Cpu, Isa, measure};
+use halfbyte_ops::{Backend, Buffer, Cache, CacheFormat, Product, Rows, Sight, Weight, WeightFormat};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let threads: usize = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(2);
+    let name = arguments.next();
+    let isa =
+        Isa::ALL.into_iter().find(|isa| Some(isa.name()) == name.as_deref()).unwrap_or_else(Isa::detect);
+    let mut reader = measure::Reader::new(isa, threads, 1 << 30).expect("memory to read");
+    let read = (0..4).map(|_| reader.pass().expect("reads")).fold(0.0, f64::max);
+    let flops = (0..3).map(|_| measure::arithmetic(isa, threads).expect("computes")).fold(0.0, f64::max);
+    println!("{isa}, {threads} threads: reads {:.1} GB/s, computes {:.2} TFLOP/s", read / 1e9, flops / 1e12);
+    let mut cpu = Cpu::new(isa, threads, 1200 << 20, Buffer { offset: 1100 << 20, bytes: 100 << 20 })
+        .expect("a backend");
+    for format in [WeightFormat::Nvfp4, WeightFormat::Int8, WeightFormat::Bf16, WeightFormat::F32] {
+        // Enough weights that no cache holds them.
+        let (rows, columns) = (1536 * 8, 4608);
+        let bytes = format.bytes(rows, columns);
+        let count = (900 << 20) / bytes;
+        let count = count.min(4);
+        for tokens in [1, 2, 4, 8, 16, 64, 512] {
+            let x = Rows::new(Buffer { offset: 1000 << 20, bytes: 0 }, tokens, columns);
+            let out = Rows::new(Buffer { offset: 1020 << 20, bytes: 0 }, tokens, rows);
+            let mut best = f64::MAX;
+            for _ in 0..3 {
+                let start = Instant::now();
+                for i in 0..count {
+                    let buffer = Buffer { offset: i * bytes.next_multiple_of(64), bytes };
+                    let weight = Weight { buffer, rows, columns, format };
+                    cpu.linear(x, &[Product { weight, bias: None, out }]).expect("fits");
+                }
+                best = best.min(start.elapsed().as_secs_f64());
+            }
+            let work = 2.0 * (rows * columns * count * tokens) as f64 / best;
+            println!(
+                "linear {:6} {tokens:4} tokens: {:6.1} GB/s ({:3.0}%)  {:8.1} GFLOP/s ({:3.0}%)",
+                format.name(),
+                (bytes * count) as f64 / best / 1e9,
+                100.0 * (bytes * count) as f64 / best / read,
+                work / 1e9,
+                100.0 * work / flops
+            );
+        }
+    }
+    for format in [CacheFormat::Bf16, CacheFormat::Int8, CacheFormat::F32] {
+        for (tokens, start) in [(1, 511), (1, 8000), (512, 0), (512, 7680)] {
+            let (kv_heads, heads, head_dim, capacity) = (3, 9, 64, 8192);
+            let buffer = Buffer { offset: 0, bytes: Cache::bytes(format, kv_heads, head_dim, capacity) };
+            let cache = Cache { buffer, format, kv_heads, head_dim, capacity };
+            let q = Rows::new(Buffer { offset: 1000 << 20, bytes: 0 }, tokens, heads * head_dim);
+            let out = Rows::new(Buffer { offset: 1020 << 20, bytes: 0 }, tokens, heads * head_dim);
+            let mut best = f64::MAX;
+            for _ in 0..5 {
+                let begin = Instant::now();
+                cpu.attend(q, &cache, Sight { start, window: None }, out).expect("fits");
+                best = best.min(begin.elapsed().as_secs_f64());
+            }
+            let pairs = (tokens * start + tokens * tokens / 2) as f64;
+            let work = 4.0 * pairs * (heads * head_dim) as f64 / best;
+            println!(
+                "attend {:5} {tokens:4} tokens at {start:5}: {:8.1} us  {:7.1} GFLOP/s",
+                format.name(),
+                best * 1e6,
+                work / 1e9
+            );
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! ids -> prefill what the cache lacks -> sample, stream, feed until something ends the reply.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use halfbyte_model::{Decoder, Wanted};
+use halfbyte_ops::Backend;
+use halfbyte_text::{StopMatcher, Stream, Tokenizer};
+
+use crate::error::{Error, Result};
+use crate::sampler::{self, Sampler};
+
+/// Tokens of a prompt between two looks at the interrupt flag.
+const STRIDE: usize = 512;
+
+/// What ends a reply, besides the context.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    /// Most tokens of a reply; `None` is until it ends by itself.
+    pub max_tokens: Option<usize>,
+    /// Tokens that end a turn: all of the model's own.
+    pub end_ids: Vec<u32>,
+    /// Further tokens that end a reply.
+    pub stop_ids: Vec<u32>,
+    /// Texts that end a reply and are not part of it.
+    pub stop_strings: Vec<String>,
+    /// `end_ids` are never chosen, so they cannot end a reply.
+    pub ignore_end: bool,
+}
+
+/// Why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended its turn, or a stop id came.
+    Stop,
+    /// A stop string came.
+    StopString,
+    /// As many tokens as were asked for.
+    MaxTokens,
+    /// The cache has no position left.
+    ContextFull,
+    /// Someone raised the interrupt flag.
+    Interrupted,
+}
+
+impl Finish {
+    /// As written in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Finish::Stop => "stop",
+            Finish::StopString => "stop_string",
+            Finish::MaxTokens => "max_tokens",
+            Finish::ContextFull => "context_full",
+            Finish::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// What a turn took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// Tokens of the prompt, with everything before it.
+    pub prompt_tokens: usize,
+    /// Those of them that had to be computed; the rest were in the cache.
+    pub computed_tokens: usize,
+    /// Tokens chosen, the one that ended the reply included.
+    pub generated_tokens: usize,
+    /// Until the prompt's logits were there.
+    pub prefill: Duration,
+    /// After that.
+    pub decode: Duration,
+    /// From the start of the turn to the first chosen token.
+    pub first_token: Option<Duration>,
+}
+
+impl Timing {
+    /// Prompt tokens computed in a second.
+    pub fn prefill_speed(&self) -> f64 {
+        self.computed_tokens as f64 / self.prefill.as_secs_f64().max(1e-9)
+    }
+
+    /// Tokens decoded in a second; the first comes from the prompt's own logits.
+    pub fn decode_speed(&self) -> f64 {
+        self.generated_tokens.saturating_sub(1) as f64 / self.decode.as_secs_f64().max(1e-9)
+    }
+}
+
+/// A finished reply.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The text, without stop string and special tokens.
+    pub text: String,
+    /// The ids chosen, the one that ended the reply included.
+    pub ids: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// What it took.
+    pub timing: Timing,
+}
+
+/// What happens during a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// So many of the prompt's new tokens are computed.
+    Prefilled {
+        /// Computed so far.
+        done: usize,
+        /// To be computed.
+        total: usize,
+    },
+    /// The next piece of the reply; never half a character.
+    Text(&'a str),
+}
+
+/// Answers `prompt`, which holds the whole conversation: what the cache already has is not computed.
+pub fn reply<B: Backend>(
+    decoder: &mut Decoder<B>,
+    tokenizer: &Tokenizer,
+    prompt: &[u32],
+    sampler: &mut Sampler,
+    limits: &Limits,
+    interrupt: &AtomicBool,
+    on: &mut dyn FnMut(Event<'_>),
+) -> Result<Reply> {
+    let start = Instant::now();
+    let mut shown = Shown {
+        stream: Stream::new(tokenizer, true),
+        stops: StopMatcher::new(limits.stop_strings.clone())?,
+        text: String::new(),
+    };
+    let mut timing = Timing { prompt_tokens: prompt.len(), ..Timing::default() };
+    let logits = prefill(decoder, prompt, interrupt, &mut timing, on)?;
+    timing.prefill = start.elapsed();
+    let mut ids = Vec::new();
+    let finish = match logits {
+        None => Finish::Interrupted,
+        Some(mut logits) => loop {
+            if interrupt.load(Ordering::Relaxed) {
+                break Finish::Interrupted;
+            }
+            if limits.max_tokens.is_some_and(|most| ids.len() >= most) {
+                break Finish::MaxTokens;
+            }
+            let id = choose(decoder, sampler, limits, &mut logits)?;
+            timing.first_token.get_or_insert_with(|| start.elapsed());
+            ids.push(id);
+            if limits.stop_ids.contains(&id) || limits.end_ids.contains(&id) {
+                break Finish::Stop;
+            }
+            if shown.push(id, on)? {
+                break Finish::StopString;
+            }
+            if decoder.tokens().len() == decoder.context() {
+                break Finish::ContextFull;
+            }
+            feed(decoder, &[id], &mut logits)?;
+        },
+    };
+    shown.finish(finish, on);
+    timing.decode = start.elapsed() - timing.prefill;
+    timing.generated_tokens = ids.len();
+    Ok(Reply { text: shown.text, ids, finish, timing })
+}
+
+/// Computes the part of `prompt` that the cache lacks; `None` if it was interrupted.
+fn prefill<B: Backend>(
+    decoder: &mut Decoder<B>,
+    prompt: &[u32],
+    interrupt: &AtomicBool,
+    timing: &mut Timing,
+    on: &mut dyn FnMut(Event<'_>),
+) -> Result<Option<Vec<f32>>> {
+    let Some(last) = prompt.len().checked_sub(1) else {
+        return Err(Error::EmptyPrompt);
+    };
+    let common = decoder.tokens().iter().zip(prompt).take_while(|(have, want)| have == want).count();
+    // The last token is computed again even if it is there: its logits are not kept.
+    let kept = common.min(last);
+    let (total, context) = (prompt.len() - kept, decoder.context());
+    if prompt.len() > context {
+        return Err(halfbyte_model::Error::TooLong { have: kept, new: total, context }.into());
+    }
+    decoder.keep(kept);
+    let mut logits = Vec::new();
+    for stride in prompt[kept..].chunks(STRIDE) {
+        if interrupt.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        feed(decoder, stride, &mut logits)?;
+        timing.computed_tokens += stride.len();
+        on(Event::Prefilled { done: timing.computed_tokens, total });
+    }
+    Ok(Some(logits))
+}
+
+fn feed<B: Backend>(decoder: &mut Decoder<B>, ids: &[u32], logits: &mut Vec<f32>) -> Result<()> {
+    decoder.feed(ids, Wanted::Last, None, &mut |_, row| {
+        logits.clear();
+        logits.extend_from_slice(row);
+    })?;
+    Ok(())
+}
+
+/// The next id; names the first bad stage where the logits are no numbers.
+fn choose<B: Backend>(
+    decoder: &mut Decoder<B>,
+    sampler: &mut Sampler,
+    limits: &Limits,
+    logits: &mut [f32],
+) -> Result<u32> {
+    if limits.ignore_end {
+        for &id in &limits.end_ids {
+            if let Some(logit) = logits.get_mut(id as usize).filter(|logit| logit.is_finite()) {
+                *logit = f32::MIN;
+            }
+        }
+    }
+    match sampler.sample(logits, decoder.tokens()) {
+        Ok(id) => Ok(id),
+        Err(sampler::Error::NonFinite { .. }) => Err(decoder.first_bad()?.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The reply as people see it.
+struct Shown<'a> {
+    stream: Stream<'a>,
+    stops: StopMatcher,
+    text: String,
+}
+
+impl Shown<'_> {
+    fn show(&mut self, piece: &str, on: &mut dyn FnMut(Event<'_>)) {
+        if !piece.is_empty() {
+            self.text.push_str(piece);
+            on(Event::Text(piece));
+        }
+    }
+
+    /// Says whether a stop string was reached.
+    fn push(&mut self, id: u32, on: &mut dyn FnMut(Event<'_>)) -> Result<bool> {
+        let piece = self.stream.push(id)?;
+        let step = self.stops.push(&piece);
+        self.show(&step.text, on);
+        Ok(step.reached.is_some())
+    }
+
+    /// Shows what was held back, unless it is a stop string or follows one.
+    fn finish(&mut self, finish: Finish, on: &mut dyn FnMut(Event<'_>)) {
+        if finish == Finish::StopString {
+            return;
+        }
+        let rest = self.stream.finish();
+        let step = self.stops.push(&rest);
+        let held = self.stops.finish();
+        self.show(&(step.text + &held), on);
+    }
+}

@@ -1,0 +1,6 @@
+//! The decoder on the CPU, from toy files to logits. One program: linking is what takes time.
+
+mod common;
+mod refusals;
+mod same_bits;
+mod transformers;
