@@ -238,6 +238,6 @@ fn smollm2_continues_as_the_reference_does() {
     let Some(model) = smollm2() else { return };
     // f32 sums in another order move a logit by some 1e-4.
     follows_reference(&model, "chats", &["--weights", "f32", "--cache", "f32"], 1e-3);
-    // Activations in bf16 and the embedding in 8-bit blocks move logits (around 25) by some tenths.
-    follows_reference(&model, "nvfp4_layers", &["--weights", "nvfp4"], 0.4);
+    // The reference keeps activations and embedding in f32. Noise is one step of bf16 at a logit of 16 to 32.
+    follows_reference(&model, "nvfp4_layers", &["--weights", "nvfp4"], 0.125);
 }

@@ -66,35 +66,73 @@ impl Tiles {
 
     /// Puts one position of one head.
     pub(crate) fn write(&self, memory: &mut [u8], side: Side, head: usize, position: usize, x: &[f32]) {
-        let mut codes = [0i8; WIDEST_HEAD];
-        let mut scales = [0u8; WIDEST_HEAD / BLOCK];
-        if self.format == CacheFormat::Int8 {
-            int8_block::encode_row(x, &mut codes[..x.len()], &mut scales[..x.len().div_ceil(BLOCK)]);
-        }
         let memory = &mut memory[self.head(side, head)..];
-        for (c, &x) in x.iter().enumerate() {
-            let (tile, bytes, inner, lane) = match side {
-                Side::Keys => (position / PANEL * self.key_tile(), self.key_tile(), c, position % PANEL),
-                Side::Values => {
-                    let at = self.values_at(position / KEYS, c / PANEL);
-                    (at, self.value_tile(), position % KEYS, c % PANEL)
+        match side {
+            Side::Keys => {
+                let tile = &mut memory[position / PANEL * self.key_tile()..][..self.key_tile()];
+                self.write_column(tile, position % PANEL, x);
+            }
+            Side::Values => {
+                let first = self.values_at(position / KEYS, 0);
+                let tiles = memory[first..].chunks_exact_mut(self.value_tile());
+                for (tile, x) in tiles.zip(x.chunks(PANEL)) {
+                    self.write_line(tile, position % KEYS, x);
                 }
-            };
-            let tile = &mut memory[tile..][..bytes];
-            match self.format {
-                CacheFormat::F32 => tile[(inner * PANEL + lane) * 4..][..4].copy_from_slice(&x.to_le_bytes()),
-                CacheFormat::Bf16 => {
-                    let at = (inner / 2 * PANEL + lane) * 4 + inner % 2 * 2;
-                    tile[at..][..2].copy_from_slice(&bf16::encode(x).to_le_bytes());
+            }
+        }
+    }
+
+    /// A key: one lane of its tile, every inner position.
+    fn write_column(&self, tile: &mut [u8], lane: usize, x: &[f32]) {
+        match self.format {
+            CacheFormat::F32 => {
+                for (line, x) in tile.as_chunks_mut::<64>().0.iter_mut().zip(x) {
+                    line[lane * 4..][..4].copy_from_slice(&x.to_le_bytes());
                 }
-                CacheFormat::Int8 => {
-                    tile[inner * PANEL + lane] = codes[c] as u8;
-                    let scale = match side {
-                        Side::Keys => self.width * PANEL + inner / BLOCK * PANEL + lane,
-                        Side::Values => KEYS * PANEL + inner,
-                    };
-                    tile[scale] = scales[c / BLOCK];
+            }
+            CacheFormat::Bf16 => {
+                for (line, pair) in tile.as_chunks_mut::<64>().0.iter_mut().zip(x.as_chunks::<2>().0) {
+                    let (low, high) = (bf16::encode(pair[0]), bf16::encode(pair[1]));
+                    let dword = u32::from(low) | u32::from(high) << 16;
+                    line[lane * 4..][..4].copy_from_slice(&dword.to_le_bytes());
                 }
+            }
+            CacheFormat::Int8 => {
+                let (mut codes, mut scales) = ([0i8; WIDEST_HEAD], [0u8; WIDEST_HEAD / BLOCK]);
+                let blocks = x.len().div_ceil(BLOCK);
+                int8_block::encode_row(x, &mut codes[..x.len()], &mut scales[..blocks]);
+                let (lines, scale_lines) = tile.split_at_mut(self.width * PANEL);
+                for (line, code) in lines.chunks_exact_mut(PANEL).zip(&codes[..x.len()]) {
+                    line[lane] = *code as u8;
+                }
+                for (line, scale) in scale_lines.chunks_exact_mut(PANEL).zip(&scales[..blocks]) {
+                    line[lane] = *scale;
+                }
+            }
+        }
+    }
+
+    /// Sixteen channels of a value: one inner position of their tile, every lane.
+    fn write_line(&self, tile: &mut [u8], inner: usize, x: &[f32]) {
+        match self.format {
+            CacheFormat::F32 => {
+                for (at, x) in tile[inner * 64..].as_chunks_mut::<4>().0.iter_mut().zip(x) {
+                    *at = x.to_le_bytes();
+                }
+            }
+            CacheFormat::Bf16 => {
+                let line = &mut tile[inner / 2 * 64..][..64];
+                for (at, x) in line.as_chunks_mut::<4>().0.iter_mut().zip(x) {
+                    at[inner % 2 * 2..][..2].copy_from_slice(&bf16::encode(*x).to_le_bytes());
+                }
+            }
+            CacheFormat::Int8 => {
+                let (mut codes, mut scale) = ([0i8; PANEL], [0u8; 1]);
+                int8_block::encode_row(x, &mut codes[..x.len()], &mut scale);
+                for (at, code) in tile[inner * PANEL..].iter_mut().zip(&codes[..x.len()]) {
+                    *at = *code as u8;
+                }
+                tile[KEYS * PANEL + inner] = scale[0];
             }
         }
     }

@@ -6,22 +6,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
 
 /// Turns of waiting before a thread lies down: long enough to bridge the gap between two ops,
-/// short enough that an idle program takes no processor.
-const PATIENCE: u32 = 20_000;
+/// short enough that an idle program takes no processor, and that a machine which gives our
+/// threads less than a core each is not kept busy with waiting.
+const PATIENCE: u32 = 2_000;
+/// How long the caller lies down at a time when a worker does not come to its end.
+const NAP: Duration = Duration::from_micros(50);
 
 type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
+/// A cache line of its own (two, because lines are fetched in pairs): a thread that waits on one
+/// counter is not disturbed by another thread's writing to its neighbour.
+#[repr(align(128))]
+struct Alone<T>(T);
+
 struct Shared {
     /// Odd while a job is open, even between jobs; only ever grows.
-    job: AtomicUsize,
+    job: Alone<AtomicUsize>,
     work: UnsafeCell<Option<*const Work<'static>>>,
     chunks: AtomicUsize,
-    next: AtomicUsize,
+    next: Alone<AtomicUsize>,
     /// Workers inside a job. A worker that comes late, or not at all because the machine is busy
     /// elsewhere, is not waited for.
-    inside: AtomicUsize,
+    inside: Alone<AtomicUsize>,
     stop: AtomicBool,
     failed: AtomicBool,
 }
@@ -40,11 +49,11 @@ pub(crate) struct Pool {
 impl Pool {
     pub(crate) fn new(threads: usize) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared {
-            job: AtomicUsize::new(0),
+            job: Alone(AtomicUsize::new(0)),
             work: UnsafeCell::new(None),
             chunks: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
-            inside: AtomicUsize::new(0),
+            next: Alone(AtomicUsize::new(0)),
+            inside: Alone(AtomicUsize::new(0)),
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         });
@@ -78,21 +87,21 @@ impl Pool {
             *shared.work.get() = Some(work);
         }
         shared.chunks.store(chunks, Ordering::Relaxed);
-        shared.next.store(0, Ordering::Relaxed);
-        shared.job.fetch_add(1, Ordering::SeqCst);
+        shared.next.0.store(0, Ordering::Relaxed);
+        shared.job.0.fetch_add(1, Ordering::SeqCst);
         for (_, thread) in &self.workers {
             thread.unpark();
         }
         take_chunks(shared, work, 0);
-        shared.job.fetch_add(1, Ordering::SeqCst);
-        wait(|| shared.inside.load(Ordering::SeqCst) == 0);
+        shared.job.0.fetch_add(1, Ordering::SeqCst);
+        wait(|| shared.inside.0.load(Ordering::SeqCst) == 0);
         assert!(!shared.failed.load(Ordering::Relaxed), "a worker thread failed");
     }
 }
 
 fn take_chunks(shared: &Shared, work: &Work<'_>, thread: usize) {
     loop {
-        let chunk = shared.next.fetch_add(1, Ordering::Relaxed);
+        let chunk = shared.next.0.fetch_add(1, Ordering::Relaxed);
         if chunk >= shared.chunks.load(Ordering::Relaxed) {
             return;
         }
@@ -104,9 +113,9 @@ fn serve(shared: &Shared, index: usize) {
     let mut seen = 0;
     while let Some(job) = next_job(shared, seen) {
         seen = job;
-        shared.inside.fetch_add(1, Ordering::SeqCst);
+        shared.inside.0.fetch_add(1, Ordering::SeqCst);
         // Closed in the meantime: the caller may not have seen us, so the work is not ours to touch.
-        if shared.job.load(Ordering::SeqCst) == job {
+        if shared.job.0.load(Ordering::SeqCst) == job {
             // SAFETY: the job is open and we are inside, so the caller waits for us.
             let work = unsafe { &*(*shared.work.get()).expect("an open job has work") };
             let result = catch_unwind(AssertUnwindSafe(|| take_chunks(shared, work, index)));
@@ -114,7 +123,7 @@ fn serve(shared: &Shared, index: usize) {
                 shared.failed.store(true, Ordering::Relaxed);
             }
         }
-        shared.inside.fetch_sub(1, Ordering::SeqCst);
+        shared.inside.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -122,7 +131,7 @@ fn serve(shared: &Shared, index: usize) {
 fn next_job(shared: &Shared, seen: usize) -> Option<usize> {
     let mut turns = 0;
     loop {
-        let job = shared.job.load(Ordering::SeqCst);
+        let job = shared.job.0.load(Ordering::SeqCst);
         if job % 2 == 1 && job != seen {
             return Some(job);
         }
@@ -142,10 +151,11 @@ fn wait(done: impl Fn() -> bool) {
     let mut turns = 0u32;
     while !done() {
         turns += 1;
-        if turns.is_multiple_of(PATIENCE) {
-            thread::yield_now();
+        if turns < PATIENCE {
+            std::hint::spin_loop();
+        } else {
+            thread::park_timeout(NAP);
         }
-        std::hint::spin_loop();
     }
 }
 

@@ -53,11 +53,11 @@ impl Session {
         Session(())
     }
 
-    /// sums[i][j] = rows 16 i.. of a times columns of b's tile j, over `groups` of 32.
+    /// sums[i][j] += rows 16 i.. of a times columns of b's tile j, over `groups` of 32.
     ///
     /// # Safety
     /// `a` has 32 rows of `stride` bytes with 64 `groups` bytes each, `b` has `groups` times two tiles.
-    pub(crate) unsafe fn product_2x2(
+    pub(crate) unsafe fn add_2x2(
         &self,
         a: *const u16,
         stride: usize,
@@ -68,7 +68,10 @@ impl Session {
         // SAFETY: reads and writes what the caller vouched for.
         unsafe {
             asm!(
-                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                "tileloadd tmm0, [{c} + {line}*1]",
+                "tileloadd tmm1, [{c} + {line}*1 + 1024]",
+                "tileloadd tmm2, [{c} + {line}*1 + 2048]",
+                "tileloadd tmm3, [{c} + {line}*1 + 3072]",
                 "2:",
                 "tileloadd tmm4, [{a} + {stride}*1]",
                 "tileloadd tmm6, [{b} + {line}*1]",
@@ -97,11 +100,11 @@ impl Session {
         }
     }
 
-    /// As `product_2x2` for 16 rows of a.
+    /// As `add_2x2` for 16 rows of a.
     ///
     /// # Safety
     /// As there.
-    pub(crate) unsafe fn product_1x2(
+    pub(crate) unsafe fn add_1x2(
         &self,
         a: *const u16,
         stride: usize,
@@ -112,7 +115,8 @@ impl Session {
         // SAFETY: reads and writes what the caller vouched for.
         unsafe {
             asm!(
-                "tilezero tmm0", "tilezero tmm1",
+                "tileloadd tmm0, [{c} + {line}*1]",
+                "tileloadd tmm1, [{c} + {line}*1 + 1024]",
                 "2:",
                 "tileloadd tmm4, [{a} + {stride}*1]",
                 "tileloadd tmm6, [{b} + {line}*1]",

@@ -134,12 +134,10 @@ pub fn reply<B: Backend>(
     let mut ids = Vec::new();
     let finish = match logits {
         None => Finish::Interrupted,
+        Some(_) if limits.max_tokens == Some(0) => Finish::MaxTokens,
         Some(mut logits) => loop {
             if interrupt.load(Ordering::Relaxed) {
                 break Finish::Interrupted;
-            }
-            if limits.max_tokens.is_some_and(|most| ids.len() >= most) {
-                break Finish::MaxTokens;
             }
             let id = choose(decoder, sampler, limits, &mut logits)?;
             timing.first_token.get_or_insert_with(|| start.elapsed());
@@ -149,6 +147,9 @@ pub fn reply<B: Backend>(
             }
             if shown.push(id, on)? {
                 break Finish::StopString;
+            }
+            if limits.max_tokens.is_some_and(|most| ids.len() >= most) {
+                break Finish::MaxTokens;
             }
             if decoder.tokens().len() == decoder.context() {
                 break Finish::ContextFull;

@@ -41,8 +41,8 @@ pub fn sum(x: &[f32]) -> f32 {
     let mut lanes = [0.0f32; LANES];
     let (whole, rest) = x.as_chunks::<LANES>();
     for x in whole {
-        for (lane, x) in lanes.iter_mut().zip(x) {
-            *lane += x;
+        for i in 0..LANES {
+            lanes[i] += x[i];
         }
     }
     for (lane, x) in lanes.iter_mut().zip(rest) {

@@ -205,7 +205,7 @@ impl Task<'_> {
 fn softmax(p: &mut [f32], visible: std::ops::Range<usize>, scale: f32) -> f32 {
     p[..visible.start].fill(0.0);
     p[visible.end..].fill(0.0);
-    let seen = &mut p[visible.clone()];
+    let seen = &mut p[visible];
     seen.iter_mut().for_each(|p| *p *= scale);
     let top = math::max(seen);
     seen.iter_mut().for_each(|p| *p = math::exp(*p - top));

@@ -8,7 +8,8 @@ use std::arch::x86_64::*;
 use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::{PANEL, UNIT};
 
-/// Bytes that are asked for ahead of their use: the memory's answer takes that long.
+/// Bytes that are asked for ahead of their use in a long panel: the memory's answer takes that
+/// long. Of short panels it is the next pair that is asked for.
 const AHEAD: usize = 4096;
 
 /// Decodes positions 2 p and 2 p + 1 of a unit for all 16 outputs.
@@ -216,6 +217,8 @@ unsafe fn times<D: Decode, const P: usize, const T: usize>(
     sums: &mut Sums,
 ) {
     let mut totals: Chains<P, T> = [[_mm512_setzero_ps(); T]; P];
+    let panel_bytes = units * D::UNIT_BYTES;
+    let ahead = if panel_bytes > 2 * AHEAD { AHEAD } else { P * panel_bytes };
     for u in 0..units {
         // SAFETY: unit u of each panel and positions 64 u.. of each token exist; a prefetch beyond
         // the end touches nothing.
@@ -223,7 +226,7 @@ unsafe fn times<D: Decode, const P: usize, const T: usize>(
             let units_at: [*const u8; P] = std::array::from_fn(|p| panels[p].add(u * D::UNIT_BYTES));
             for unit in units_at {
                 for line in 0..D::UNIT_BYTES.div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_T0>(unit.wrapping_add(AHEAD + line * 64).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(unit.wrapping_add(ahead + line * 64).cast());
                 }
             }
             let x: [*const f32; T] = std::array::from_fn(|t| x.add((t * units + u) * UNIT));

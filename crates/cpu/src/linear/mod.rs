@@ -21,6 +21,8 @@ use crate::{Cpu, panel};
 
 /// Outputs of one chunk of work.
 const CHUNK: usize = 2 * PANEL;
+/// Bytes of weights that a thread reads in one go when tokens are few.
+const RUN_BYTES: usize = 32 * 1024;
 /// From so many tokens on a panel is decoded to memory first.
 const MANY: usize = 9;
 /// From so many tokens on tiles are worth their set-up.
@@ -33,7 +35,18 @@ pub(crate) fn scratch(tokens: usize, columns: usize) -> (usize, usize) {
     let columns = columns.next_multiple_of(UNIT);
     let wide = tokens * columns * 4;
     let narrow = tokens.next_multiple_of(TILE_ROWS) * tile_stride(columns) * 2;
-    (wide.max(narrow).next_multiple_of(64), columns * CHUNK * 2)
+    (
+        wide.max(narrow).next_multiple_of(64),
+        columns * CHUNK * 2 * tile_pairs(usize::MAX / 2, columns / UNIT, 1),
+    )
+}
+
+/// Pairs of panels that a chunk of tiled work decodes.
+fn tile_pairs(pairs: usize, units: usize, threads: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    return tiled::pairs_of_chunk(pairs, units, threads);
+    #[cfg(not(target_arch = "x86_64"))]
+    return (pairs, units, threads, 1).3;
 }
 
 /// Values from one token to the next in the tiles' input. Not a power of two: rows that lie a
@@ -137,28 +150,37 @@ fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
             widen(isa, x, as_is, out);
         });
     }
-    let chunks: usize = jobs.iter().map(|job| job.outputs.div_ceil(CHUNK)).sum();
+    // Pairs of panels that one chunk of work takes: long runs let memory be read ahead.
+    let threads = cpu.pool.threads();
+    let pairs = |job: &Job<'_>| match tiled {
+        true => tile_pairs(job.outputs.div_ceil(CHUNK), units, threads),
+        false => (RUN_BYTES / (2 * units * job.format.unit_bytes())).max(1),
+    };
+    let count = |job: &Job<'_>| job.outputs.div_ceil(CHUNK).div_ceil(pairs(job));
+    let chunks: usize = jobs.iter().map(count).sum();
     cpu.pool.run(chunks, &|mut chunk, thread| {
         let mut jobs = jobs.iter();
         let job = loop {
             let job = jobs.next().expect("a chunk belongs to a job");
-            let count = job.outputs.div_ceil(CHUNK);
-            if chunk < count {
+            if chunk < count(job) {
                 break job;
             }
-            chunk -= count;
+            chunk -= count(job);
         };
         let scratch = input.of_thread(thread);
+        let range = chunk * pairs(job)..job.outputs.div_ceil(CHUNK).min((chunk + 1) * pairs(job));
         #[cfg(target_arch = "x86_64")]
         if tiled {
             // SAFETY: AMX was found; the input was prepared above; this chunk's outputs are its own.
-            unsafe { tiled::chunk(job, chunk, units, tokens, input.shared.cast().pointer(), scratch) };
+            unsafe { tiled::chunk(job, range, units, tokens, input.shared.cast().pointer(), scratch) };
             return;
         }
         // SAFETY: prepared above and not written any more.
         let x = unsafe { input.shared.cast::<f32>().slice(0, tokens * units * UNIT) };
-        // SAFETY: this chunk's outputs are its own.
-        unsafe { lanes_of_chunk(isa, job, chunk, units, x, scratch) };
+        for pair in range {
+            // SAFETY: this chunk's outputs are its own.
+            unsafe { lanes_of_chunk(isa, job, pair, units, x, scratch) };
+        }
     });
     Ok(())
 }

@@ -13,53 +13,84 @@ use crate::tiles::{BYTES, SIDE, Session, Sums};
 
 /// Tiles of one unit of one panel.
 const TILES: usize = 2;
+/// Groups of 32 positions for which 32 tokens and two panels fit the first-level cache together.
+const GROUPS: usize = 12;
+/// Pairs of panels decoded before they meet the tokens: the tokens are then read from the
+/// second-level cache once for all of them.
+pub(super) const PAIRS: usize = 4;
+/// Bytes of decoded panels that leave room for tokens in the second-level cache.
+const DECODED: usize = 768 * 1024;
 
-/// Outputs 32 `chunk`.. of all tokens. `x` is bf16 `[tokens padded to 32][tile_stride]`.
+/// Bytes of one decoded pair.
+pub(super) fn pair_bytes(units: usize) -> usize {
+    units * TILES * 2 * BYTES
+}
+
+/// Pairs of panels in one chunk of work, so that every thread gets about the same.
+pub(super) fn pairs_of_chunk(pairs: usize, units: usize, threads: usize) -> usize {
+    let most = (DECODED / pair_bytes(units)).clamp(1, PAIRS);
+    let rounds = pairs.div_ceil(threads * most);
+    pairs.div_ceil(threads * rounds)
+}
+
+/// Pairs of panels `pairs` for all tokens. `x` is bf16 `[tokens padded to 32][tile_stride]`.
 ///
 /// # Safety
-/// AMX is there; `scratch` holds two bf16 panels; this thread alone writes both and the outputs.
+/// AMX is there; `scratch` holds the decoded pairs; this thread alone writes it and the outputs.
 pub(super) unsafe fn chunk(
     job: &Job<'_>,
-    chunk: usize,
+    pairs: std::ops::Range<usize>,
     units: usize,
     tokens: usize,
     x: *const u16,
     scratch: Place<u8>,
 ) {
-    let bytes = units * job.format.unit_bytes();
-    let panels = (job.outputs.div_ceil(PANEL) - 2 * chunk).min(2);
-    for which in 0..2 {
-        for u in 0..units {
-            for tile in 0..TILES {
-                // SAFETY: scratch holds units * 2 * 2 tiles.
-                let out = unsafe { scratch.slice_mut(((u * TILES + tile) * 2 + which) * BYTES, BYTES) };
-                if which < panels {
-                    let panel = &job.panels[(2 * chunk + which) * bytes..][..bytes];
-                    let unit = &panel[u * job.format.unit_bytes()..][..job.format.unit_bytes()];
-                    // SAFETY: AVX-512 comes with AMX; the unit is whole.
-                    unsafe { decode(job.format, unit, tile, out) };
-                } else {
-                    out.fill(0);
+    for (i, pair) in pairs.clone().enumerate() {
+        // SAFETY: the caller's scratch.
+        let out = unsafe { scratch.slice_mut(i * pair_bytes(units), pair_bytes(units)) };
+        decode_pair(job, pair, units, out);
+    }
+    let (groups, stride) = (units * 2, tile_stride(units * UNIT));
+    // SAFETY: AMX is there by the caller's promise; x is padded to 32 tokens.
+    unsafe {
+        let session = Session::new();
+        for first in (0..tokens).step_by(TILE_ROWS) {
+            let count = (tokens - first).min(TILE_ROWS);
+            let mut sums = [[[[[0.0; SIDE]; SIDE]; 2]; 2]; PAIRS];
+            for group in (0..groups).step_by(GROUPS) {
+                let some = GROUPS.min(groups - group);
+                let x = x.add(first * stride + group * 32);
+                for (i, sums) in sums.iter_mut().enumerate().take(pairs.len()) {
+                    let b = scratch.pointer().add(i * pair_bytes(units) + group * 2 * BYTES);
+                    if count > SIDE {
+                        session.add_2x2(x, stride * 2, b, some, sums);
+                    } else {
+                        session.add_1x2(x, stride * 2, b, some, &mut sums[0]);
+                    }
+                }
+            }
+            for (sums, pair) in sums.iter().zip(pairs.clone()) {
+                let panels = (job.outputs.div_ceil(PANEL) - 2 * pair).min(2);
+                for (i, sums) in sums.iter().enumerate().take(count.div_ceil(SIDE)) {
+                    finish(job, 2 * pair, panels, first + i * SIDE, (count - i * SIDE).min(SIDE), sums);
                 }
             }
         }
     }
-    // SAFETY: AMX is there by the caller's promise; x is padded to 32 tokens.
-    unsafe {
-        let session = Session::new();
-        let (groups, stride) = (units * 2, tile_stride(units * UNIT) * 2);
-        let mut sums = [[[[0.0; SIDE]; SIDE]; 2]; 2];
-        for first in (0..tokens).step_by(TILE_ROWS) {
-            let x = x.add(first * tile_stride(units * UNIT));
-            let count = (tokens - first).min(TILE_ROWS);
-            if count > SIDE {
-                session.product_2x2(x, stride, scratch.pointer(), groups, &mut sums);
-            } else {
-                session.product_1x2(x, stride, scratch.pointer(), groups, &mut sums[0]);
-            }
-            for (i, sums) in sums.iter().enumerate().take(count.div_ceil(SIDE)) {
-                finish(job, 2 * chunk, panels, first + i * SIDE, (count - i * SIDE).min(SIDE), sums);
-            }
+}
+
+/// Two panels as tiles side by side; a second panel that is not there as zeros.
+fn decode_pair(job: &Job<'_>, pair: usize, units: usize, out: &mut [u8]) {
+    let unit_bytes = job.format.unit_bytes();
+    let panels = job.outputs.div_ceil(PANEL);
+    for (index, out) in out.chunks_exact_mut(BYTES).enumerate() {
+        let (unit, tile, panel) = (index / 2 / TILES, index / 2 % TILES, 2 * pair + index % 2);
+        if panel < panels {
+            let unit = &job.panels[(panel * units + unit) * unit_bytes..][..unit_bytes];
+            // SAFETY: AVX-512 comes with AMX; the unit is whole.
+            unsafe { decode(job.format, unit, tile, out) };
+        } else {
+            out.fill(0);
         }
     }
 }
