@@ -16,13 +16,19 @@ mod talk;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use failure::Result;
 
 /// Run language models in NVFP4 on the machine you own
 #[derive(Parser, Debug)]
-#[command(name = "halfbyte", version, max_term_width = 100)]
+#[command(
+    name = "halfbyte",
+    version,
+    term_width = 100,
+    arg_required_else_help = true,
+    after_help = "Start here: halfbyte inspect MODEL, then halfbyte chat MODEL"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -40,6 +46,14 @@ enum Command {
     Perplexity(commands::perplexity::PerplexityArgs),
     Compare(commands::compare::CompareArgs),
     Bench(commands::bench::BenchArgs),
+    /// Print completions for a shell
+    #[command(after_help = "Examples:
+  halfbyte completions bash > ~/.local/share/bash-completion/completions/halfbyte
+  halfbyte completions fish > ~/.config/fish/completions/halfbyte.fish")]
+    Completions {
+        /// bash, zsh, fish, elvish or powershell
+        shell: clap_complete::Shell,
+    },
 }
 
 fn main() -> ExitCode {
@@ -65,5 +79,9 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Perplexity(args) => commands::perplexity::run(args),
         Command::Compare(args) => commands::compare::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Arguments::command(), "halfbyte", &mut std::io::stdout());
+            Ok(())
+        }
     }
 }

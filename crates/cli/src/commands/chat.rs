@@ -67,7 +67,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let result = match replay {
         Some(said) => chat.replay(said, args.talk.system.is_some()),
         None if stdin().is_terminal() && !args.json => chat.at_terminal(&args.talk.model.model),
-        None => chat.from_pipe(),
+        None => chat.read_lines(),
     };
     // What was said is kept even if the last turn failed.
     chat.talk.keep().and(result)
@@ -130,7 +130,7 @@ impl Chat {
     }
 
     /// One message a line, replies plain; the first failure ends it.
-    fn from_pipe(&mut self) -> Result<()> {
+    fn read_lines(&mut self) -> Result<()> {
         let mut message = String::new();
         for line in stdin().lock().lines() {
             let line = line.map_err(|error| {

@@ -22,11 +22,11 @@ fn best(logits: &[f32]) -> u32 {
     best as u32
 }
 
+/// A way to get the next token's logits.
+type Next<'a> = &'a dyn Fn(&mut Decoder<Cpu>, &[u32]) -> Vec<f32>;
+
 /// Logits of every step of a greedy continuation.
-fn continuation(
-    decoder: &mut Decoder<Cpu>,
-    next: &dyn Fn(&mut Decoder<Cpu>, &[u32]) -> Vec<f32>,
-) -> Vec<Vec<u32>> {
+fn continuation(decoder: &mut Decoder<Cpu>, next: Next<'_>) -> Vec<Vec<u32>> {
     decoder.keep(0);
     let mut ids = prompt();
     (0..STEPS)

@@ -12,12 +12,12 @@ use halfbyte_plan::{Name, Plan, Settings, WeightChoice, plan};
 use halfbyte_text::{ChatTemplate, Tokenizer};
 
 /// Ids of `<|im_start|>` and `<|im_end|>`.
-pub const START: u32 = 256;
-pub const END: u32 = 257;
+pub(crate) const START: u32 = 256;
+pub(crate) const END: u32 = 257;
 const VOCABULARY: usize = 260;
 const CHUNK: usize = 16;
 
-pub fn architecture() -> Architecture {
+pub(crate) fn architecture() -> Architecture {
     Architecture {
         family: Family::Qwen3,
         vocab_size: VOCABULARY,
@@ -46,7 +46,7 @@ fn settings(context: usize, cache: CacheFormat, weights: WeightChoice) -> Settin
 }
 
 /// A decoder; the same seed gives the same model.
-pub fn decoder(context: usize, cache: CacheFormat, seed: u64) -> Decoder<Cpu> {
+pub(crate) fn decoder(context: usize, cache: CacheFormat, seed: u64) -> Decoder<Cpu> {
     let architecture = architecture();
     let settings = settings(context, cache, WeightChoice::Bf16);
     let scratch = ScratchNeed { tokens: CHUNK, columns: 96, context, head_dim: 24, threads: 2 };
@@ -64,7 +64,13 @@ pub fn decoder(context: usize, cache: CacheFormat, seed: u64) -> Decoder<Cpu> {
 }
 
 /// Puts values into a tensor; norms are moved to around 1.
-pub fn write(cpu: &mut Cpu, plan: &Plan, shape: &[usize], name: TensorName, value: impl Fn(u64) -> f32) {
+pub(crate) fn write(
+    cpu: &mut Cpu,
+    plan: &Plan,
+    shape: &[usize],
+    name: TensorName,
+    value: impl Fn(u64) -> f32,
+) {
     let buffer = plan.buffer(Name::Tensor(name)).unwrap();
     let count = shape.iter().product::<usize>() as u64;
     match *shape {
@@ -79,7 +85,7 @@ pub fn write(cpu: &mut Cpu, plan: &Plan, shape: &[usize], name: TensorName, valu
 }
 
 /// A decoder whose final norm is not a number.
-pub fn broken_decoder() -> Decoder<Cpu> {
+pub(crate) fn broken_decoder() -> Decoder<Cpu> {
     let mut decoder = decoder(128, CacheFormat::Bf16, 1);
     let architecture = architecture();
     let scratch = ScratchNeed { tokens: CHUNK, columns: 96, context: 128, head_dim: 24, threads: 2 };
@@ -95,7 +101,7 @@ pub fn broken_decoder() -> Decoder<Cpu> {
 }
 
 /// One token for each byte, and the two special ones.
-pub fn tokenizer() -> Tokenizer {
+pub(crate) fn tokenizer() -> Tokenizer {
     let byte = |b: u32| match b {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => char::from_u32(b),
         0x00..=0x20 => char::from_u32(0x100 + b),
@@ -125,31 +131,31 @@ pub fn tokenizer() -> Tokenizer {
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-pub fn style() -> Style {
+pub(crate) fn style() -> Style {
     let template = ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap();
     Style::Template(Box::new(template), serde_json::Map::new())
 }
 
-pub fn limits(max_tokens: usize) -> Limits {
+pub(crate) fn limits(max_tokens: usize) -> Limits {
     Limits { max_tokens: Some(max_tokens), end_ids: vec![END], ..Limits::default() }
 }
 
-pub fn sampler(temperature: f32) -> Sampler {
+pub(crate) fn sampler(temperature: f32) -> Sampler {
     Sampler::new(SamplerSettings { temperature, seed: 7, ..SamplerSettings::default() }).unwrap()
 }
 
 /// A conversation with replies of at most `max_tokens`.
-pub fn conversation(context: usize, max_tokens: usize) -> Conversation<Cpu> {
+pub(crate) fn conversation(context: usize, max_tokens: usize) -> Conversation<Cpu> {
     let decoder = decoder(context, CacheFormat::Bf16, 1);
     Conversation::new(decoder, tokenizer(), style(), sampler(0.0), limits(max_tokens))
 }
 
-pub fn say(conversation: &mut Conversation<Cpu>, text: &str) -> Reply {
+pub(crate) fn say(conversation: &mut Conversation<Cpu>, text: &str) -> Reply {
     conversation.say(text, &AtomicBool::new(false), &mut |_| ()).unwrap()
 }
 
 /// The pieces a turn showed, and the turn.
-pub fn pieces(conversation: &mut Conversation<Cpu>, text: &str) -> (Vec<String>, Reply) {
+pub(crate) fn pieces(conversation: &mut Conversation<Cpu>, text: &str) -> (Vec<String>, Reply) {
     let mut pieces = Vec::new();
     let reply = conversation.say(text, &AtomicBool::new(false), &mut |event| {
         if let Event::Text(piece) = event {
@@ -159,7 +165,7 @@ pub fn pieces(conversation: &mut Conversation<Cpu>, text: &str) -> (Vec<String>,
     (pieces, reply.unwrap())
 }
 
-pub fn binding(context: usize) -> Binding {
+pub(crate) fn binding(context: usize) -> Binding {
     Binding {
         fingerprint: 0xfeed,
         weights: "bf16".into(),
@@ -169,6 +175,6 @@ pub fn binding(context: usize) -> Binding {
     }
 }
 
-pub fn bits(logits: &[f32]) -> Vec<u32> {
+pub(crate) fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }

@@ -1,0 +1,42 @@
+//! The help texts are files that people review. `HALFBYTE_UPDATE_HELP=1 cargo test --test help`
+//! writes them anew.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+const COMMANDS: [&str; 11] =
+    ["", "inspect", "convert", "diff", "init", "plan", "run", "chat", "perplexity", "compare", "bench"];
+
+fn help(command: &str) -> String {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_halfbyte"));
+    if !command.is_empty() {
+        program.arg(command);
+    }
+    let output = program.arg("--help").output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn help_is_the_reviewed_text_and_ends_with_examples() {
+    for command in COMMANDS {
+        let name = if command.is_empty() { "halfbyte" } else { command };
+        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/help/{name}.txt"));
+        let text = help(command);
+        if std::env::var_os("HALFBYTE_UPDATE_HELP").is_some() {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, &text).unwrap();
+        }
+        assert!(command.is_empty() || text.contains("Examples:"), "{command} --help has no examples");
+        let reviewed = std::fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(text, reviewed, "{} is not what `halfbyte {command} --help` prints", file.display());
+    }
+}
+
+#[test]
+fn a_mistyped_flag_names_the_nearest() {
+    let program = env!("CARGO_BIN_EXE_halfbyte");
+    let output = Command::new(program).args(["plan", "x.gguf", "--contxt", "5"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--context"));
+}
