@@ -141,7 +141,7 @@ impl Decode for F32 {
 }
 
 /// sums[p][t] = panel p times token t, for one or two panels side by side and one to four tokens
-/// of `x` (`[t][units * 64]`). Two panels, because a chain of additions alone would wait for itself.
+/// of `x` (`[t][units * 64]`). The `next` bytes after them are asked for ahead. Two panels, because a chain of additions alone would wait for itself.
 ///
 /// # Safety
 /// The machine has AVX-512; every panel has `units` units of the format.
@@ -149,6 +149,7 @@ impl Decode for F32 {
 pub(super) unsafe fn product(
     format: WeightFormat,
     panels: &[&[u8]],
+    next: usize,
     units: usize,
     x: &[f32],
     sums: &mut [[[f32; PANEL]; 4]; 2],
@@ -159,10 +160,10 @@ pub(super) unsafe fn product(
     // SAFETY: sizes checked above.
     unsafe {
         match format {
-            WeightFormat::Nvfp4 => by_panels::<Nvfp4>(panels, units, x.as_ptr(), tokens, sums),
-            WeightFormat::Int8 => by_panels::<Int8>(panels, units, x.as_ptr(), tokens, sums),
-            WeightFormat::Bf16 => by_panels::<Bf16>(panels, units, x.as_ptr(), tokens, sums),
-            WeightFormat::F32 => by_panels::<F32>(panels, units, x.as_ptr(), tokens, sums),
+            WeightFormat::Nvfp4 => by_panels::<Nvfp4>(panels, next, units, x.as_ptr(), tokens, sums),
+            WeightFormat::Int8 => by_panels::<Int8>(panels, next, units, x.as_ptr(), tokens, sums),
+            WeightFormat::Bf16 => by_panels::<Bf16>(panels, next, units, x.as_ptr(), tokens, sums),
+            WeightFormat::F32 => by_panels::<F32>(panels, next, units, x.as_ptr(), tokens, sums),
         }
     }
 }
@@ -172,6 +173,7 @@ type Sums = [[[f32; PANEL]; 4]; 2];
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn by_panels<D: Decode>(
     panels: &[&[u8]],
+    next: usize,
     units: usize,
     x: *const f32,
     tokens: usize,
@@ -180,8 +182,8 @@ unsafe fn by_panels<D: Decode>(
     // SAFETY: by the caller's promise.
     unsafe {
         match *panels {
-            [a, b] => by_tokens::<D, 2>([a.as_ptr(), b.as_ptr()], units, x, tokens, sums),
-            [a] => by_tokens::<D, 1>([a.as_ptr()], units, x, tokens, sums),
+            [a, b] => by_tokens::<D, 2>([a.as_ptr(), b.as_ptr()], next, units, x, tokens, sums),
+            [a] => by_tokens::<D, 1>([a.as_ptr()], next, units, x, tokens, sums),
             _ => {}
         }
     }
@@ -190,6 +192,7 @@ unsafe fn by_panels<D: Decode>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn by_tokens<D: Decode, const P: usize>(
     panels: [*const u8; P],
+    next: usize,
     units: usize,
     x: *const f32,
     tokens: usize,
@@ -198,10 +201,10 @@ unsafe fn by_tokens<D: Decode, const P: usize>(
     // SAFETY: by the caller's promise.
     unsafe {
         match tokens {
-            1 => times::<D, P, 1>(panels, units, x, sums),
-            2 => times::<D, P, 2>(panels, units, x, sums),
-            3 => times::<D, P, 3>(panels, units, x, sums),
-            _ => times::<D, P, 4>(panels, units, x, sums),
+            1 => times::<D, P, 1>(panels, next, units, x, sums),
+            2 => times::<D, P, 2>(panels, next, units, x, sums),
+            3 => times::<D, P, 3>(panels, next, units, x, sums),
+            _ => times::<D, P, 4>(panels, next, units, x, sums),
         }
     }
 }
@@ -212,6 +215,7 @@ type Chains<const P: usize, const T: usize> = [[__m512; T]; P];
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn times<D: Decode, const P: usize, const T: usize>(
     panels: [*const u8; P],
+    next: usize,
     units: usize,
     x: *const f32,
     sums: &mut Sums,
@@ -219,12 +223,16 @@ unsafe fn times<D: Decode, const P: usize, const T: usize>(
     let mut totals: Chains<P, T> = [[_mm512_setzero_ps(); T]; P];
     let panel_bytes = units * D::UNIT_BYTES;
     let ahead = if panel_bytes > 2 * AHEAD { AHEAD } else { P * panel_bytes };
+    let end = panels[P - 1] as usize + panel_bytes + next;
     for u in 0..units {
         // SAFETY: unit u of each panel and positions 64 u.. of each token exist; a prefetch beyond
         // the end touches nothing.
         unsafe {
             let units_at: [*const u8; P] = std::array::from_fn(|p| panels[p].add(u * D::UNIT_BYTES));
             for unit in units_at {
+                if (unit as usize) + ahead + D::UNIT_BYTES > end {
+                    continue;
+                }
                 for line in 0..D::UNIT_BYTES.div_ceil(64) {
                     _mm_prefetch::<_MM_HINT_T0>(unit.wrapping_add(ahead + line * 64).cast());
                 }

@@ -21,8 +21,9 @@ use crate::{Cpu, panel};
 
 /// Outputs of one chunk of work.
 const CHUNK: usize = 2 * PANEL;
-/// Bytes of weights that a thread reads in one go when tokens are few.
-const RUN_BYTES: usize = 32 * 1024;
+/// Bytes of weights that a thread reads in one go when tokens are few: what is fetched ahead
+/// beyond the end would be another thread's, so runs are long.
+const RUN_BYTES: usize = 96 * 1024;
 /// From so many tokens on a panel is decoded to memory first.
 const MANY: usize = 9;
 /// From so many tokens on tiles are worth their set-up.
@@ -154,7 +155,11 @@ fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
     let threads = cpu.pool.threads();
     let pairs = |job: &Job<'_>| match tiled {
         true => tile_pairs(job.outputs.div_ceil(CHUNK), units, threads),
-        false => (RUN_BYTES / (2 * units * job.format.unit_bytes())).max(1),
+        false => {
+            let all = job.outputs.div_ceil(CHUNK);
+            let rounds = (all * 2 * units * job.format.unit_bytes()).div_ceil(threads * RUN_BYTES);
+            all.div_ceil(threads * rounds)
+        }
     };
     let count = |job: &Job<'_>| job.outputs.div_ceil(CHUNK).div_ceil(pairs(job));
     let chunks: usize = jobs.iter().map(count).sum();
@@ -177,9 +182,10 @@ fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
         }
         // SAFETY: prepared above and not written any more.
         let x = unsafe { input.shared.cast::<f32>().slice(0, tokens * units * UNIT) };
-        for pair in range {
+        for pair in range.clone() {
+            let ahead = (range.end - pair - 1) * 2 * units * job.format.unit_bytes();
             // SAFETY: this chunk's outputs are its own.
-            unsafe { lanes_of_chunk(isa, job, pair, units, x, scratch) };
+            unsafe { lanes_of_chunk(isa, job, pair, units, x, ahead, scratch) };
         }
     });
     Ok(())
@@ -187,7 +193,15 @@ fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
 
 /// # Safety
 /// This thread alone writes the chunk's outputs and `scratch`.
-unsafe fn lanes_of_chunk(isa: Isa, job: &Job<'_>, chunk: usize, units: usize, x: &[f32], scratch: Place<u8>) {
+unsafe fn lanes_of_chunk(
+    isa: Isa,
+    job: &Job<'_>,
+    chunk: usize,
+    units: usize,
+    x: &[f32],
+    ahead: usize,
+    scratch: Place<u8>,
+) {
     let bytes = units * job.format.unit_bytes();
     let count = (job.outputs.div_ceil(PANEL) - 2 * chunk).min(2);
     let panel = |p: usize| &job.panels[(2 * chunk + p) * bytes..][..bytes];
@@ -195,7 +209,7 @@ unsafe fn lanes_of_chunk(isa: Isa, job: &Job<'_>, chunk: usize, units: usize, x:
     if x.len() / width < MANY || job.format == WeightFormat::F32 {
         let panels = [panel(0), panel(count - 1)];
         // SAFETY: by the caller's promise.
-        unsafe { lanes_of_panels(isa, job, job.format, 2 * chunk, &panels[..count], x, units) };
+        unsafe { lanes_of_panels(isa, job, job.format, 2 * chunk, &panels[..count], ahead, x, units) };
         return;
     }
     for p in 0..count {
@@ -205,25 +219,29 @@ unsafe fn lanes_of_chunk(isa: Isa, job: &Job<'_>, chunk: usize, units: usize, x:
         // SAFETY: just written by this thread.
         let decoded = unsafe { scratch.slice(0, units * WeightFormat::F32.unit_bytes()) };
         // SAFETY: by the caller's promise.
-        unsafe { lanes_of_panels(isa, job, WeightFormat::F32, 2 * chunk + p, &[decoded], x, units) };
+        unsafe { lanes_of_panels(isa, job, WeightFormat::F32, 2 * chunk + p, &[decoded], 0, x, units) };
     }
 }
 
+/// `ahead` bytes of weights after these panels are this thread's next.
+///
 /// # Safety
 /// This thread alone writes the panels' outputs.
+#[allow(clippy::too_many_arguments)] // weights, tokens, and where they go
 unsafe fn lanes_of_panels(
     isa: Isa,
     job: &Job<'_>,
     format: WeightFormat,
     first: usize,
     panels: &[&[u8]],
+    ahead: usize,
     x: &[f32],
     units: usize,
 ) {
     let width = units * UNIT;
     for (block, x) in x.chunks(4 * width).enumerate() {
         let mut sums = [[[0.0; PANEL]; 4]; 2];
-        product(isa, format, panels, units, x, &mut sums);
+        product(isa, format, panels, ahead, units, x, &mut sums);
         for (p, sums) in sums.iter().enumerate().take(panels.len()) {
             for (t, sums) in sums.iter().enumerate().take(x.len() / width) {
                 // SAFETY: by the caller's promise.
@@ -238,14 +256,16 @@ fn product(
     isa: Isa,
     format: WeightFormat,
     panels: &[&[u8]],
+    ahead: usize,
     units: usize,
     x: &[f32],
     sums: &mut [[[f32; PANEL]; 4]; 2],
 ) {
+    let _ = ahead; // only some sets fetch ahead
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: AVX-512 was found; the panels have `units` units and x as many per token.
-        Isa::Avx512 | Isa::Amx => unsafe { avx512::product(format, panels, units, x, sums) },
+        Isa::Avx512 | Isa::Amx => unsafe { avx512::product(format, panels, ahead, units, x, sums) },
         _ => {
             for (panel, sums) in panels.iter().zip(sums) {
                 in_lanes(isa, format, panel, units, x, sums);
