@@ -10,7 +10,7 @@ use halfbyte_ops::tensor::{PANEL, UNIT};
 
 /// Bytes that are asked for ahead of their use in a long panel: the memory's answer takes that
 /// long. Of short panels it is the next pair that is asked for.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 8192;
 
 /// Decodes positions 2 p and 2 p + 1 of a unit for all 16 outputs.
 trait Decode {
