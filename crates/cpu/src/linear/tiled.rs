@@ -13,8 +13,9 @@ use crate::tiles::{BYTES, SIDE, Session, Sums};
 
 /// Tiles of one unit of one panel.
 const TILES: usize = 2;
-/// Groups of 32 positions for which 32 tokens and two panels fit the first-level cache together.
-const GROUPS: usize = 12;
+/// Groups of 32 positions taken at a time: few enough that tokens and panels stay near, enough
+/// that the sums are seldom put aside in between.
+const GROUPS: usize = 24;
 /// Pairs of panels decoded before they meet the tokens: the tokens are then read from the
 /// second-level cache once for all of them.
 pub(super) const PAIRS: usize = 4;
