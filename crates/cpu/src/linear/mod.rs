@@ -42,12 +42,13 @@ pub(crate) fn scratch(tokens: usize, columns: usize) -> (usize, usize) {
     )
 }
 
-/// Pairs of panels that a chunk of tiled work decodes.
-fn tile_pairs(pairs: usize, units: usize, threads: usize) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    return tiled::pairs_of_chunk(pairs, units, threads);
-    #[cfg(not(target_arch = "x86_64"))]
-    return (pairs, units, threads, 1).3;
+#[cfg(target_arch = "x86_64")]
+use tiled::pairs_of_chunk as tile_pairs;
+
+/// There are no tiles here: no pairs are decoded for them.
+#[cfg(not(target_arch = "x86_64"))]
+fn tile_pairs(_: usize, _: usize, _: usize) -> usize {
+    1
 }
 
 /// Values from one token to the next in the tiles' input. Not a power of two: rows that lie a
