@@ -2,7 +2,10 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
+use halfbyte_ops::error::check;
 use halfbyte_ops::{Buffer, Error, Result, Rows, Vector};
+
+use crate::narrow::{NarrowRows, Output};
 
 const ALIGN: usize = 64;
 const LARGE_PAGE: usize = 2 << 20;
@@ -84,8 +87,20 @@ impl Arena {
         Ok(Place(unsafe { self.start.add(buffer.offset) }.cast()))
     }
 
+    /// f32 rows; refuses narrow ones.
     pub(crate) fn rows(&self, op: &'static str, rows: Rows) -> Result<Place<f32>> {
+        check(!rows.narrow, op, || format!("narrow rows {}x{} where f32 is taken", rows.rows, rows.columns))?;
         self.place(op, rows.buffer)
+    }
+
+    /// Narrow rows.
+    pub(crate) fn narrow(&self, op: &'static str, rows: Rows) -> Result<NarrowRows> {
+        Ok(NarrowRows::new(self.place(op, rows.buffer)?, rows.columns))
+    }
+
+    /// Rows to be written, of either kind.
+    pub(crate) fn output(&self, op: &'static str, rows: Rows) -> Result<Output> {
+        Ok(Output::new(self.place(op, rows.buffer)?, rows))
     }
 
     pub(crate) fn vector<'a>(&self, op: &'static str, vector: Vector) -> Result<&'a [f32]> {

@@ -9,15 +9,20 @@ mod isa;
 mod keys;
 mod linear;
 pub mod measure;
+mod narrow;
 mod panel;
 mod pool;
 mod rows;
 mod system;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use halfbyte_ops::error::check;
-use halfbyte_ops::{Backend, Buffer, Cache, Error, Product, Result, Rows, Sight, Vector, Weight, WeightRows};
+use halfbyte_ops::{
+    Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Vector, Weight, WeightRows,
+};
 
 pub use isa::Isa;
 
@@ -130,12 +135,20 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn read(&mut self, from: Buffer, values: &mut [f32]) -> Result<()> {
-        check(values.len() * 4 <= from.bytes, "read", || {
-            format!("{} values from {} bytes", values.len(), from.bytes)
+    fn read(&mut self, from: Rows, values: &mut [f32]) -> Result<()> {
+        check(values.len() == from.rows * from.columns, "read", || {
+            format!("{} values from {}x{}", values.len(), from.rows, from.columns)
         })?;
-        // SAFETY: as in `write`.
-        values.copy_from_slice(unsafe { self.arena.place::<f32>("read", from)?.slice(0, values.len()) });
+        if from.narrow {
+            let rows = self.arena.narrow("read", from)?;
+            for (index, values) in values.chunks_exact_mut(from.columns).enumerate() {
+                // SAFETY: a row of these; nobody else uses it (`&mut self`).
+                narrow::widen(self.isa, &mut unsafe { rows.row(index) }, values);
+            }
+        } else {
+            // SAFETY: as in `write`.
+            values.copy_from_slice(unsafe { self.arena.rows("read", from)?.slice(0, values.len()) });
+        }
         Ok(())
     }
 
@@ -191,8 +204,15 @@ impl Backend for Cpu {
         rows::add(self, x, out)
     }
 
-    fn swiglu(&mut self, gate: Rows, up: Rows, out: Rows) -> Result<()> {
-        rows::swiglu(self, gate, up, out)
+    fn gated(
+        &mut self,
+        x: Rows,
+        gate: Matrix,
+        up: Matrix,
+        kept: Option<(Rows, Rows)>,
+        out: Rows,
+    ) -> Result<()> {
+        linear::gated(self, x, gate, up, kept, out)
     }
 }
 
@@ -225,7 +245,7 @@ mod tests {
         )*};
     }
 
-    contracts!(rms_norm, swiglu, residual, rope, embed, linear, attend);
+    contracts!(rms_norm, gated, residual, rope, embed, linear, attend);
 
     #[test]
     fn a_set_that_is_not_there_is_refused_by_name() {

@@ -1,15 +1,27 @@
 //! Ops that go row by row: the reference's own lines, compiled for the instruction set.
 
-use halfbyte_ops::{Result, Rows, Vector, Weight, embed, residual, rms_norm, rope, swiglu};
+use halfbyte_ops::{Result, Rows, Vector, Weight, embed, gated, residual, rms_norm, rope};
 
 use crate::isa::for_isa;
+use crate::narrow::{NarrowRow, Output};
 use crate::{Cpu, panel};
 
 for_isa! { fn norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) { rms_norm::forward(x, gain, eps, out) } }
+for_isa! {
+fn norm_narrow(x: &[f32], gain: &[f32], eps: f32, out: &mut NarrowRow) {
+    let r = rms_norm::reciprocal_rms(x, eps);
+    let mut line = [0.0; 32];
+    for (i, (x, gain)) in x.chunks(32).zip(gain.chunks(32)).enumerate() {
+        for ((line, x), gain) in line.iter_mut().zip(x).zip(gain) {
+            *line = rms_norm::scaled(*x, *gain, r);
+        }
+        out.put(i * 32, &line[..x.len()]);
+    }
+}
+}
 for_isa! { fn norm_in_place(x: &mut [f32], gain: &[f32], eps: f32) { rms_norm::forward_in_place(x, gain, eps) } }
 for_isa! { fn turn(x: &mut [f32], turns: &[f32]) { rope::forward_in_place(x, turns) } }
 for_isa! { fn add_row(x: &[f32], out: &mut [f32]) { residual::forward(x, out) } }
-for_isa! { fn gated(gate: &mut [f32], up: &[f32]) { swiglu::forward_in_place(gate, up) } }
 
 pub(crate) fn embed(cpu: &mut Cpu, tokens: &[u32], table: &Weight, out: Rows) -> Result<()> {
     embed::check_shapes(tokens, table, out)?;
@@ -28,18 +40,23 @@ pub(crate) fn embed(cpu: &mut Cpu, tokens: &[u32], table: &Weight, out: Rows) ->
 
 pub(crate) fn rms_norm(cpu: &mut Cpu, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()> {
     rms_norm::check_shapes(x, gain, out)?;
-    let (from, to) = (cpu.arena.rows("rms_norm", x)?, cpu.arena.rows("rms_norm", out)?);
+    let (from, to) = (cpu.arena.rows("rms_norm", x)?, cpu.arena.output("rms_norm", out)?);
     let gain = cpu.arena.vector("rms_norm", gain)?;
     let (isa, width, in_place) = (cpu.isa, x.columns, x.buffer == out.buffer);
     cpu.for_rows(x.rows, width, &|row| {
         // SAFETY: each row is written by one chunk; x and out are the same rows or apart.
         unsafe {
-            let out = to.slice_mut(row * width, width);
-            if in_place {
-                norm_in_place(isa, out, gain, eps);
-            } else {
-                let x = from.slice(row * width, width);
-                norm(isa, x, gain, eps, out);
+            match to {
+                Output::Narrow(out) => {
+                    norm_narrow(isa, from.slice(row * width, width), gain, eps, &mut out.row(row))
+                }
+                Output::Wide(out, _) if in_place => {
+                    norm_in_place(isa, out.slice_mut(row * width, width), gain, eps);
+                }
+                Output::Wide(out, _) => {
+                    let x = from.slice(row * width, width);
+                    norm(isa, x, gain, eps, out.slice_mut(row * width, width));
+                }
             }
         }
     });
@@ -74,21 +91,27 @@ pub(crate) fn add(cpu: &mut Cpu, x: Rows, out: Rows) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn swiglu(cpu: &mut Cpu, gate: Rows, up: Rows, out: Rows) -> Result<()> {
-    swiglu::check_shapes(gate, up, out)?;
-    let from = cpu.arena.rows("swiglu", gate)?;
-    let (up, to) = (cpu.arena.rows("swiglu", up)?, cpu.arena.rows("swiglu", out)?);
-    let (isa, width, in_place) = (cpu.isa, gate.columns, gate.buffer == out.buffer);
-    cpu.for_rows(gate.rows, width, &|row| {
-        // SAFETY: each row is written by one chunk; gate and out are the same rows or apart.
-        unsafe {
-            let out = to.slice_mut(row * width, width);
-            if !in_place {
-                out.copy_from_slice(from.slice(row * width, width));
-            }
-            let up = up.slice(row * width, width);
-            gated(isa, out, up);
+for_isa! {
+fn gate_row(gate: &[f32], up: &[f32], row: usize, out: &Output) {
+    let mut line = [0.0; 32];
+    for (i, (gate, up)) in gate.chunks(32).zip(up.chunks(32)).enumerate() {
+        for ((line, gate), up) in line.iter_mut().zip(gate).zip(up) {
+            *line = gated::forward(*gate, *up);
         }
+        // SAFETY: the caller's row.
+        unsafe { out.put(row, i * 32, &line[..gate.len()]) };
+    }
+}
+}
+
+/// The products of a gated pair whose formats differ, once they are there.
+pub(crate) fn gated(cpu: &mut Cpu, gate: Rows, up: Rows, out: Rows) -> Result<()> {
+    let (from, up) = (cpu.arena.rows("gated", gate)?, cpu.arena.rows("gated", up)?);
+    let (isa, width, out) = (cpu.isa, gate.columns, cpu.arena.output("gated", out)?);
+    cpu.for_rows(gate.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk; the products are only read.
+        let (gate, up) = unsafe { (from.slice(row * width, width), up.slice(row * width, width)) };
+        gate_row(isa, gate, up, row, &out);
     });
     Ok(())
 }

@@ -12,7 +12,12 @@ pub(crate) const SIDE: usize = 16;
 pub(crate) const BYTES: usize = 1024;
 
 /// A 16x16 tile of sums.
-pub(crate) type Sums = [[f32; SIDE]; SIDE];
+type Sums = [[f32; SIDE]; SIDE];
+
+/// Two by two tiles of sums. Aligned: a row is then one line of the cache.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub(crate) struct Block(pub(crate) [[Sums; 2]; 2]);
 
 #[repr(C, align(64))]
 struct Config {
@@ -53,35 +58,32 @@ impl Session {
         Session(())
     }
 
-    /// sums[i][j] += rows 16 i.. of a times columns of b's tile j, over `groups` of 32.
+    /// sums[i][j] = rows 16 i.. of a times columns of b's tile j, over `groups` of 32.
     ///
     /// # Safety
-    /// `a` has 32 rows of `stride` bytes with 64 `groups` bytes each, `b` has `groups` times two tiles.
-    pub(crate) unsafe fn add_2x2(
+    /// `a` has `groups` tiles, and as many `second` bytes later; `b` has `groups` times two tiles.
+    pub(crate) unsafe fn product_2x2(
         &self,
-        a: *const u16,
-        stride: usize,
+        a: *const u8,
+        second: usize,
         b: *const u8,
         groups: usize,
-        sums: &mut [[Sums; 2]; 2],
+        sums: &mut Block,
     ) {
         // SAFETY: reads and writes what the caller vouched for.
         unsafe {
             asm!(
-                "tileloadd tmm0, [{c} + {line}*1]",
-                "tileloadd tmm1, [{c} + {line}*1 + 1024]",
-                "tileloadd tmm2, [{c} + {line}*1 + 2048]",
-                "tileloadd tmm3, [{c} + {line}*1 + 3072]",
+                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
                 "2:",
-                "tileloadd tmm4, [{a} + {stride}*1]",
+                "tileloadd tmm4, [{a} + {line}*1]",
                 "tileloadd tmm6, [{b} + {line}*1]",
                 "tileloadd tmm7, [{b} + {line}*1 + 1024]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{a2} + {stride}*1]",
+                "tileloadd tmm5, [{a2} + {line}*1]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {a}, 64", "add {a2}, 64", "add {b}, 2048",
+                "add {a}, 1024", "add {a2}, 1024", "add {b}, 2048",
                 "dec {groups}",
                 "jnz 2b",
                 "tilestored [{c} + {line}*1], tmm0",
@@ -89,41 +91,32 @@ impl Session {
                 "tilestored [{c} + {line}*1 + 2048], tmm2",
                 "tilestored [{c} + {line}*1 + 3072], tmm3",
                 a = inout(reg) a => _,
-                a2 = inout(reg) a.cast::<u8>().add(16 * stride) => _,
+                a2 = inout(reg) a.add(second) => _,
                 b = inout(reg) b => _,
                 groups = inout(reg) groups => _,
-                stride = in(reg) stride,
                 line = in(reg) 64usize,
-                c = in(reg) sums.as_mut_ptr(),
+                c = in(reg) sums,
                 options(nostack),
             );
         }
     }
 
-    /// As `add_2x2` for 16 rows of a.
+    /// As `product_2x2` for the first 16 rows.
     ///
     /// # Safety
     /// As there.
-    pub(crate) unsafe fn add_1x2(
-        &self,
-        a: *const u16,
-        stride: usize,
-        b: *const u8,
-        groups: usize,
-        sums: &mut [Sums; 2],
-    ) {
+    pub(crate) unsafe fn product_1x2(&self, a: *const u8, b: *const u8, groups: usize, sums: &mut Block) {
         // SAFETY: reads and writes what the caller vouched for.
         unsafe {
             asm!(
-                "tileloadd tmm0, [{c} + {line}*1]",
-                "tileloadd tmm1, [{c} + {line}*1 + 1024]",
+                "tilezero tmm0", "tilezero tmm1",
                 "2:",
-                "tileloadd tmm4, [{a} + {stride}*1]",
+                "tileloadd tmm4, [{a} + {line}*1]",
                 "tileloadd tmm6, [{b} + {line}*1]",
                 "tileloadd tmm7, [{b} + {line}*1 + 1024]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
-                "add {a}, 64", "add {b}, 2048",
+                "add {a}, 1024", "add {b}, 2048",
                 "dec {groups}",
                 "jnz 2b",
                 "tilestored [{c} + {line}*1], tmm0",
@@ -131,9 +124,8 @@ impl Session {
                 a = inout(reg) a => _,
                 b = inout(reg) b => _,
                 groups = inout(reg) groups => _,
-                stride = in(reg) stride,
                 line = in(reg) 64usize,
-                c = in(reg) sums.as_mut_ptr(),
+                c = in(reg) sums,
                 options(nostack),
             );
         }

@@ -1,6 +1,6 @@
 //! A layer as the chain of its named stages, over the planned buffers.
 
-use halfbyte_ops::{Backend, Rows, Sight};
+use halfbyte_ops::{Backend, Matrix, Product, Rows, Sight, WeightFormat};
 use halfbyte_plan::Stage;
 
 use crate::decoder::{Observer, Values};
@@ -18,21 +18,38 @@ pub(crate) struct Pass {
 /// residual -> residual
 pub(crate) fn forward<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
     let at = &pass.at;
-    b.rms_norm(at.residual, w.input_norm, pass.norm_eps, at.normed)?;
-    o.see(b, Stage::InputNorm, at.normed)?;
-    attention(b, w, pass, o)?; // normed -> mixed
+    let normed = input(at.normed, &[w.q, w.k, w.v]);
+    b.rms_norm(at.residual, w.input_norm, pass.norm_eps, normed)?;
+    o.see(b, Stage::InputNorm, normed)?;
+    attention(b, w, pass, normed, o)?; // normed -> mixed
     b.add(at.mixed, at.residual)?;
     o.see(b, Stage::AttnResidual, at.residual)?;
-    b.rms_norm(at.residual, w.post_norm, pass.norm_eps, at.normed)?;
-    o.see(b, Stage::PostNorm, at.normed)?;
-    feed_forward(b, w, pass, o)?; // normed -> fed
+    let normed = input(at.normed, &[w.gate, w.up]);
+    b.rms_norm(at.residual, w.post_norm, pass.norm_eps, normed)?;
+    o.see(b, Stage::PostNorm, normed)?;
+    feed_forward(b, w, pass, normed, o)?; // normed -> fed
     b.add(at.fed, at.residual)?;
     o.see(b, Stage::MlpResidual, at.residual)
 }
 
-fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
+/// Rows that these matrices take: narrow, unless one of them wants its input as it is.
+pub(crate) fn input(rows: Rows, takers: &[Matrix]) -> Rows {
+    match takers.iter().any(|taker| taker.weight.format == WeightFormat::F32) {
+        true => rows,
+        false => rows.narrow(),
+    }
+}
+
+fn attention<B: Backend>(
+    b: &mut B,
+    w: &Layer,
+    pass: &Pass,
+    normed: Rows,
+    o: &mut Observer<'_>,
+) -> Result<()> {
     let at = &pass.at;
-    b.linear(at.normed, &[w.q.into(at.q), w.k.into(at.k), w.v.into(at.v)])?;
+    let product = |matrix, out| Product { matrix, out };
+    b.linear(normed, &[product(w.q, at.q), product(w.k, at.k), product(w.v, at.v)])?;
     o.see(b, Stage::Q, at.q)?;
     o.see(b, Stage::K, at.k)?;
     o.see(b, Stage::V, at.v)?;
@@ -47,19 +64,30 @@ fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>
     o.see(b, Stage::Rope, at.q)?;
     b.store(at.k, at.v, pass.start, &w.cache)?;
     let sight = Sight { start: pass.start, window: w.window };
-    b.attend(at.q, &w.cache, sight, at.attended)?;
-    o.see(b, Stage::Attend, at.attended)?;
-    b.linear(at.attended, &[w.o.into(at.mixed)])?;
+    let attended = input(at.attended, &[w.o]);
+    b.attend(at.q, &w.cache, sight, attended)?;
+    o.see(b, Stage::Attend, attended)?;
+    b.linear(attended, &[product(w.o, at.mixed)])?;
     o.see(b, Stage::O, at.mixed)
 }
 
-fn feed_forward<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
+fn feed_forward<B: Backend>(
+    b: &mut B,
+    w: &Layer,
+    pass: &Pass,
+    normed: Rows,
+    o: &mut Observer<'_>,
+) -> Result<()> {
     let at = &pass.at;
-    b.linear(at.normed, &[w.gate.into(at.gate), w.up.into(at.up)])?;
-    o.see(b, Stage::Gate, at.gate)?;
-    o.see(b, Stage::Up, at.up)?;
-    b.swiglu(at.gate, at.up, at.gate)?;
-    o.see(b, Stage::MlpMix, at.gate)?;
-    b.linear(at.gate, &[w.down.into(at.fed)])?;
+    let products = (at.gate, at.up);
+    let keep = o.watches() || w.gate.weight.format != w.up.weight.format;
+    let activated = input(at.activated, &[w.down]);
+    b.gated(normed, w.gate, w.up, keep.then_some(products), activated)?;
+    if o.watches() {
+        o.see(b, Stage::Gate, at.gate)?;
+        o.see(b, Stage::Up, at.up)?;
+    }
+    o.see(b, Stage::MlpMix, activated)?;
+    b.linear(activated, &[Product { matrix: w.down, out: at.fed }])?;
     o.see(b, Stage::Down, at.fed)
 }

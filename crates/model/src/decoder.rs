@@ -1,8 +1,8 @@
 //! tokens -> logits, in chunks, onto a cache that may already hold a conversation.
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
-use halfbyte_ops::{Backend, Buffer, Product, Rows, Vector, Weight};
-use halfbyte_plan::{Name, Plan, Stage, Value};
+use halfbyte_ops::{Backend, Buffer, Matrix, Product, Rows, Vector, Weight};
+use halfbyte_plan::{Name, Plan, Stage, Value, WATCHED};
 
 use crate::block::{self, Pass};
 use crate::error::{Error, Result};
@@ -31,6 +31,7 @@ pub(crate) struct Values {
     pub(crate) mixed: Rows,
     pub(crate) gate: Rows,
     pub(crate) up: Rows,
+    pub(crate) activated: Rows,
     pub(crate) fed: Rows,
 }
 
@@ -43,7 +44,7 @@ pub struct Decoder<B: Backend> {
     embedding: Weight,
     final_norm: Vector,
     head: Weight,
-    buffers: [Buffer; 12],
+    buffers: [Buffer; 13],
     chunk: usize,
     logit_rows: usize,
     context: usize,
@@ -55,7 +56,7 @@ pub struct Decoder<B: Backend> {
     tokens: Vec<u32>,
 }
 
-const VALUES: [Value; 12] = [
+const VALUES: [Value; 13] = [
     Value::Residual,
     Value::Normed,
     Value::Turns,
@@ -66,6 +67,7 @@ const VALUES: [Value; 12] = [
     Value::Mixed,
     Value::Gate,
     Value::Up,
+    Value::Activated,
     Value::Fed,
     Value::Logits,
 ];
@@ -85,7 +87,7 @@ impl<B: Backend> Decoder<B> {
             true => embedding,
             false => handles.weight(TensorName::Head)?,
         };
-        let mut buffers = [Buffer::default(); 12];
+        let mut buffers = [Buffer::default(); 13];
         for (buffer, value) in buffers.iter_mut().zip(VALUES) {
             *buffer = handles.buffer(Name::Value(value))?;
         }
@@ -142,8 +144,10 @@ impl<B: Backend> Decoder<B> {
         if have + tokens.len() > self.context {
             return Err(Error::TooLong { have, new: tokens.len(), context: self.context });
         }
-        let chunks = tokens.len().div_ceil(self.chunk);
-        for (index, chunk) in tokens.chunks(self.chunk).enumerate() {
+        // Who watches also sees products that are otherwise never stored: there is room for a few.
+        let size = if watch.is_some() { self.chunk.min(WATCHED) } else { self.chunk };
+        let chunks = tokens.len().div_ceil(size);
+        for (index, chunk) in tokens.chunks(size).enumerate() {
             let mut observer = Observer {
                 watch: watch.as_mut().map(|w| &mut **w as &mut dyn Watch),
                 layer: None,
@@ -156,7 +160,7 @@ impl<B: Backend> Decoder<B> {
                 Wanted::Last if index + 1 == chunks => chunk.len() - 1,
                 Wanted::Last => chunk.len(),
             };
-            self.head(first..chunk.len(), index * self.chunk, &mut observer, each)?;
+            self.head(first..chunk.len(), index * size, &mut observer, each)?;
             self.tokens.extend_from_slice(chunk);
         }
         Ok(())
@@ -207,7 +211,8 @@ impl<B: Backend> Decoder<B> {
             mixed: rows(7, a.hidden_size),
             gate: rows(8, a.intermediate_size),
             up: rows(9, a.intermediate_size),
-            fed: rows(10, a.hidden_size),
+            activated: rows(10, a.intermediate_size),
+            fed: rows(11, a.hidden_size),
         }
     }
 
@@ -241,16 +246,17 @@ impl<B: Backend> Decoder<B> {
         let chunk_start = observer.start;
         for first in rows.clone().step_by(self.logit_rows) {
             let count = self.logit_rows.min(rows.end - first);
+            let head = Matrix { weight: self.head, bias: None };
             let (x, normed) = (at.residual.slice(first, count), at.normed.slice(0, count));
+            let normed = block::input(normed, &[head]);
             observer.start = chunk_start + first;
             self.backend.rms_norm(x, self.final_norm, eps, normed)?;
             observer.see(&mut self.backend, Stage::FinalNorm, normed)?;
-            let out = Rows::new(self.buffers[11], count, vocabulary);
-            let product = Product { weight: self.head, bias: None, out };
-            self.backend.linear(normed, &[product])?;
+            let out = Rows::new(self.buffers[12], count, vocabulary);
+            self.backend.linear(normed, &[Product { matrix: head, out }])?;
             observer.see(&mut self.backend, Stage::Head, out)?;
             let logits = &mut self.logits[..count * vocabulary];
-            self.backend.read(out.buffer, logits)?;
+            self.backend.read(out, logits)?;
             for (i, logits) in logits.chunks_exact(vocabulary).enumerate() {
                 each(before + first + i, logits);
             }
@@ -314,10 +320,14 @@ pub(crate) struct Observer<'a> {
 }
 
 impl Observer<'_> {
+    pub(crate) fn watches(&self) -> bool {
+        self.watch.is_some()
+    }
+
     pub(crate) fn see<B: Backend>(&mut self, backend: &mut B, stage: Stage, rows: Rows) -> Result<()> {
         if let Some(watch) = &mut self.watch {
             self.values.resize(rows.rows * rows.columns, 0.0);
-            backend.read(rows.buffer, &mut self.values)?;
+            backend.read(rows, &mut self.values)?;
             watch.see(self.layer, stage, self.start, rows.columns, &self.values);
         }
         Ok(())

@@ -2,38 +2,25 @@
 
 use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
 use halfbyte_ops::tensor::KEYS;
-use halfbyte_ops::{Buffer, Cache, Product, Rows, Vector, Weight};
+use halfbyte_ops::{Buffer, Cache, Matrix, Vector, Weight};
 use halfbyte_plan::{Name, Plan};
 
 use crate::error::{Error, Result};
-
-/// A matrix with its bias.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Linear {
-    pub(crate) weight: Weight,
-    pub(crate) bias: Option<Vector>,
-}
-
-impl Linear {
-    pub(crate) fn into(self, out: Rows) -> Product {
-        Product { weight: self.weight, bias: self.bias, out }
-    }
-}
 
 /// One layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layer {
     pub(crate) input_norm: Vector,
-    pub(crate) q: Linear,
-    pub(crate) k: Linear,
-    pub(crate) v: Linear,
+    pub(crate) q: Matrix,
+    pub(crate) k: Matrix,
+    pub(crate) v: Matrix,
     pub(crate) q_norm: Option<Vector>,
     pub(crate) k_norm: Option<Vector>,
-    pub(crate) o: Linear,
+    pub(crate) o: Matrix,
     pub(crate) post_norm: Vector,
-    pub(crate) gate: Linear,
-    pub(crate) up: Linear,
-    pub(crate) down: Linear,
+    pub(crate) gate: Matrix,
+    pub(crate) up: Matrix,
+    pub(crate) down: Matrix,
     pub(crate) cache: Cache,
     pub(crate) window: Option<usize>,
 }
@@ -68,8 +55,8 @@ impl Handles<'_> {
         use LayerTensor::*;
         let name = |tensor| TensorName::Layer(index, tensor);
         let optional = |tensor| self.architecture.has(tensor).then(|| self.vector(name(tensor))).transpose();
-        let linear = |weight, bias| -> Result<Linear> {
-            Ok(Linear { weight: self.weight(name(weight))?, bias: optional(bias)? })
+        let linear = |weight, bias| -> Result<Matrix> {
+            Ok(Matrix { weight: self.weight(name(weight))?, bias: optional(bias)? })
         };
         Ok(Layer {
             input_norm: self.vector(name(InputNorm))?,

@@ -10,7 +10,7 @@ use halfbyte_formats::{bf16, int8_block};
 use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
 use crate::tensor::{KEYS, WIDEST_HEAD};
-use crate::testing::{Bench, assert_same_bits, numbers};
+use crate::testing::{Bench, assert_same_bits, numbers, rounded_rows};
 use crate::{Backend, Cache, CacheFormat, Rows, Sight, math};
 
 /// The shapes that fit.
@@ -146,6 +146,9 @@ fn check_case<B: Backend>(
         }
         let what = format!("{} cache, heads {heads}/{kv_heads}x{head_dim}, chunks of {chunk}", format.name());
         assert_same_bits(&bench.read(out), &want, &what);
+        let narrow = bench.output(tokens, heads * head_dim).narrow();
+        bench.backend.attend(q, &cache, Sight { start: 0, window }, narrow).unwrap();
+        assert_same_bits(&bench.read(narrow), &rounded_rows(&want), &what);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The list: every op of the decoder on one page, as a trait that a device implements.
 //!
 //! tokens -> embed -> (rms_norm -> linear -> rope -> store -> attend -> linear -> add
-//!                     -> rms_norm -> linear -> swiglu -> linear -> add) x L -> rms_norm -> linear
+//!                     -> rms_norm -> gated -> linear -> add) x L -> rms_norm -> linear
 //!
 //! Each op has a file of its own with the maths, the shapes, a plain reference and a contract:
 //! one test body that every backend runs. All outputs are overwritten, except `add`, which adds.
@@ -12,25 +12,32 @@ pub mod attend;
 pub mod dot;
 pub mod embed;
 pub mod error;
+pub mod gated;
 pub mod linear;
 pub mod math;
 pub mod residual;
 pub mod rms_norm;
 pub mod rope;
-pub mod swiglu;
 pub mod tensor;
 pub mod testing;
 
 pub use error::{Error, Result};
 pub use tensor::{Buffer, Cache, CacheFormat, Rows, Vector, Weight, WeightFormat, WeightRows};
 
-/// One product of a [`Backend::linear`] call: `out[t, n] = sum_k x[t, k] * weight[n, k] (+ bias[n])`.
+/// A weight with its bias: `y[t, n] = sum_k x[t, k] * weight[n, k] (+ bias[n])`.
 #[derive(Clone, Copy, Debug)]
-pub struct Product {
-    /// The matrix, `[n, k]`.
+pub struct Matrix {
+    /// `[n, k]`
     pub weight: Weight,
     /// Added to every row of the result.
     pub bias: Option<Vector>,
+}
+
+/// One product of a [`Backend::linear`] call.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    /// `[n, k]`
+    pub matrix: Matrix,
     /// `[t, n]`.
     pub out: Rows,
 }
@@ -54,8 +61,8 @@ pub trait Backend {
 
     /// Copies f32 values to the device.
     fn write(&mut self, to: Buffer, values: &[f32]) -> Result<()>;
-    /// Copies f32 values from the device.
-    fn read(&mut self, from: Buffer, values: &mut [f32]) -> Result<()>;
+    /// Copies values from the device.
+    fn read(&mut self, from: Rows, values: &mut [f32]) -> Result<()>;
     /// Copies bytes as the device keeps them, to save a cache.
     fn read_bytes(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<()>;
     /// Restores what [`Backend::read_bytes`] gave on the same kind of device.
@@ -65,18 +72,26 @@ pub trait Backend {
 
     /// out[t, c] = table[tokens[t], c]
     fn embed(&mut self, tokens: &[u32], table: &Weight, out: Rows) -> Result<()>;
-    /// out[t, c] = gain[c] * x[t, c] / sqrt(mean_c x^2 + eps). Out may be x.
+    /// out[t, c] = gain[c] * x[t, c] / sqrt(mean_c x^2 + eps). Out may be x, or narrow.
     fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()>;
-    /// Several products of one input.
+    /// Several products of one input, which may be narrow.
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()>;
     /// Rotates each head of x in place by the angles whose cosines and sines are `turns[t, ..]`.
     fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()>;
     /// Puts keys and values of positions `start..start + t` into the cache.
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()>;
-    /// out[t, h] = sum_j softmax_j(q[t, h] . k[j, h/group] / sqrt(head_dim)) v[j, h/group]
+    /// out[t, h] = sum_j softmax_j(q[t, h] . k[j, h/group] / sqrt(head_dim)) v[j, h/group]. Out may be narrow.
     fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()>;
     /// out[t, c] += x[t, c]
     fn add(&mut self, x: Rows, out: Rows) -> Result<()>;
-    /// out = silu(gate) * up. Out may be gate.
-    fn swiglu(&mut self, gate: Rows, up: Rows, out: Rows) -> Result<()>;
+    /// out = silu(x gate) * (x up), where `kept` are the two products, if they are wanted. Two
+    /// weights of different formats need `kept`. X and out may be narrow.
+    fn gated(
+        &mut self,
+        x: Rows,
+        gate: Matrix,
+        up: Matrix,
+        kept: Option<(Rows, Rows)>,
+        out: Rows,
+    ) -> Result<()>;
 }

@@ -4,20 +4,24 @@
 use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
 use crate::testing::{Bench, assert_same_bits, numbers};
-use crate::{Backend, Product, Rows, WeightFormat};
+use crate::{Backend, Matrix, Product, Rows, WeightFormat};
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, products: &[Product]) -> Result<()> {
-    for Product { weight, bias, out } in products {
+    for Product { matrix: Matrix { weight, bias }, out } in products {
         let fits = weight.columns == x.columns
+            && !(x.narrow && weight.format == WeightFormat::F32)
+            && !out.narrow
             && (out.rows, out.columns) == (x.rows, weight.rows)
             && bias.is_none_or(|bias| bias.len == weight.rows)
             && weight.buffer.bytes == weight.format.bytes(weight.rows, weight.columns);
         check(fits, "linear", || {
             format!(
-                "x {}x{}, weight {}x{}, bias {:?}, out {}x{}",
+                "{}x {}x{}, {} weight {}x{}, bias {:?}, out {}x{}",
+                if x.narrow { "narrow " } else { "" },
                 x.rows,
                 x.columns,
+                weight.format.name(),
                 weight.rows,
                 weight.columns,
                 bias.map(|b| b.len),
@@ -68,12 +72,32 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             let bias = Some(bench.vector(&bias));
             let out = bench.output(tokens, outputs);
             let out2 = bench.output(tokens, 24);
-            let products =
-                [Product { weight, bias, out }, Product { weight: weight2, bias: None, out: out2 }];
+            let products = [
+                Product { matrix: Matrix { weight, bias }, out },
+                Product { matrix: Matrix { weight: weight2, bias: None }, out: out2 },
+            ];
             bench.backend.linear(x, &products).unwrap();
             let what = format!("{} {tokens}x{outputs}x{inputs}", format.name());
             assert_same_bits(&bench.read(out), &want, &what);
             assert_same_bits(&bench.read(out2), &want2, &what);
+            check_narrow(&mut bench, x, products[0]);
         }
     }
+}
+
+/// Narrow rows give what the same rows give in f32; a weight in f32 does not take them.
+fn check_narrow<B: Backend>(bench: &mut Bench<B>, x: Rows, product: Product) {
+    let gain = bench.vector(&vec![1.0; x.columns]);
+    let wide = bench.output(x.rows, x.columns);
+    let narrow = bench.output(x.rows, x.columns).narrow();
+    bench.backend.rms_norm(x, gain, 1e-6, narrow).unwrap();
+    if product.matrix.weight.format == WeightFormat::F32 {
+        assert!(bench.backend.linear(narrow, &[product]).is_err());
+        return;
+    }
+    bench.backend.rms_norm(x, gain, 1e-6, wide).unwrap();
+    bench.backend.linear(wide, &[product]).unwrap();
+    let want = bench.read(product.out);
+    bench.backend.linear(narrow, &[product]).unwrap();
+    assert_same_bits(&bench.read(product.out), &want, "narrow input");
 }

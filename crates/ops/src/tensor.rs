@@ -21,7 +21,9 @@ pub struct Buffer {
     pub bytes: usize,
 }
 
-/// f32 `[rows, columns]`, contiguous.
+/// `[rows, columns]`: f32, contiguous; or narrow, which is what a product makes of its input:
+/// rounded to bf16, in the device's own layout. Ops that compute a product's input may write it
+/// so; only products take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     /// Where.
@@ -30,12 +32,31 @@ pub struct Rows {
     pub rows: usize,
     /// Channels.
     pub columns: usize,
+    /// bf16 for products instead of f32.
+    pub narrow: bool,
 }
 
 impl Rows {
     /// The first `rows * columns` values of a buffer.
     pub fn new(buffer: Buffer, rows: usize, columns: usize) -> Rows {
-        Rows { buffer: Buffer { offset: buffer.offset, bytes: rows * columns * 4 }, rows, columns }
+        let buffer = Buffer { offset: buffer.offset, bytes: rows * columns * 4 };
+        Rows { buffer, rows, columns, narrow: false }
+    }
+
+    /// The same place for narrow rows; the plan keeps [`Rows::bytes`] there.
+    pub fn narrow(self) -> Rows {
+        let bytes = Rows::narrow_bytes(self.rows, self.columns);
+        Rows { buffer: Buffer { offset: self.buffer.offset, bytes }, narrow: true, ..self }
+    }
+
+    /// Bytes of narrow rows: padded to 32 rows and to whole units.
+    pub const fn narrow_bytes(rows: usize, columns: usize) -> usize {
+        rows.next_multiple_of(2 * PANEL) * columns.next_multiple_of(UNIT) * 2
+    }
+
+    /// Bytes that hold such rows whether they are f32 or narrow.
+    pub fn bytes(rows: usize, columns: usize) -> usize {
+        (rows * columns * 4).max(Rows::narrow_bytes(rows, columns))
     }
 
     /// Rows `first..first + count` of these.

@@ -25,7 +25,7 @@ impl<B: Backend> Bench<B> {
 
     /// Rows with these values.
     pub fn rows(&mut self, rows: usize, columns: usize, values: &[f32]) -> Rows {
-        let rows = Rows::new(self.buffer(rows * columns * 4), rows, columns);
+        let rows = Rows::new(self.buffer(Rows::bytes(rows, columns)), rows, columns);
         self.backend.write(rows.buffer, values).unwrap();
         rows
     }
@@ -44,7 +44,7 @@ impl<B: Backend> Bench<B> {
     /// The values of rows.
     pub fn read(&mut self, rows: Rows) -> Vec<f32> {
         let mut values = vec![0.0; rows.rows * rows.columns];
-        self.backend.read(rows.buffer, &mut values).unwrap();
+        self.backend.read(rows, &mut values).unwrap();
         values
     }
 
@@ -117,6 +117,11 @@ pub fn numbers(seed: u32, count: usize) -> Vec<f32> {
             (u >> 8) as f32 / 8_388_608.0 - 1.0
         })
         .collect()
+}
+
+/// The values as narrow rows hold them.
+pub fn rounded_rows(values: &[f32]) -> Vec<f32> {
+    values.iter().map(|x| bf16::round(*x)).collect()
 }
 
 /// Fails at the first value whose bits differ.

@@ -23,6 +23,10 @@ pub use settings::{Settings, WeightChoice};
 /// Values that each loading thread holds at a time, at least 16 rows.
 pub const LOADING_VALUES: usize = 1 << 20;
 
+/// Tokens at a time of a pass that someone watches: he sees products that are otherwise never
+/// stored, and there is room for so many.
+pub const WATCHED: usize = 16;
+
 /// The stages of a forward pass, in order. Lifetimes are spans of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -102,6 +106,7 @@ pub enum Value {
     Mixed,
     Gate,
     Up,
+    Activated,
     Fed,
     Logits,
 }

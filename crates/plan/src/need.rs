@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
-use halfbyte_ops::{Buffer, Cache};
+use halfbyte_ops::{Buffer, Cache, Rows};
 
 use crate::arrange::arrange;
 use crate::settings::Settings;
-use crate::{Group, LOADING_VALUES, Name, Plan, Planned, Stage, Value};
+use crate::{Group, LOADING_VALUES, Name, Plan, Planned, Stage, Value, WATCHED};
 
 const ALIGN: usize = 64;
 /// The program itself: code, stacks, small tables.
@@ -36,19 +36,26 @@ pub fn plan(
     for layer in 0..architecture.layers {
         list.push((Name::Cache(layer), Group::Cache, None, cache));
     }
-    list.extend(values(architecture, settings));
+    let format = |name| settings.weights.format(name, encoding(name));
+    let mixed = (0..architecture.layers)
+        .map(|i| [LayerTensor::Gate, LayerTensor::Up].map(|t| TensorName::Layer(i, t)));
+    let mixed = mixed.into_iter().any(|[gate, up]| format(gate) != format(up));
+    list.extend(values(architecture, settings, mixed));
     list.push((Name::Scratch, Group::Scratch, None, scratch));
     place(architecture, settings, list)
 }
 
 type Item = (Name, Group, Option<(Stage, Stage)>, usize);
 
-fn values(a: &Architecture, settings: &Settings) -> Vec<Item> {
+/// Gate and up are mixed as they are computed; only where their formats differ (`mixed`), or
+/// someone watches, do they need a place of their own.
+fn values(a: &Architecture, settings: &Settings, mixed: bool) -> Vec<Item> {
     let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
-    let value = |value, columns: usize, first, last| {
-        let lifetime = Some((first, last));
-        (Name::Value(value), Group::Activations, lifetime, settings.chunk * columns * 4)
+    let rows = |value, rows: usize, columns: usize, first, last| {
+        (Name::Value(value), Group::Activations, Some((first, last)), Rows::bytes(rows, columns))
     };
+    let value = |value, columns, first, last| rows(value, settings.chunk, columns, first, last);
+    let seldom = if mixed { settings.chunk } else { settings.chunk.min(WATCHED) };
     use Stage as S;
     let logits = settings.logit_rows * a.vocab_size * 4;
     vec![
@@ -61,8 +68,9 @@ fn values(a: &Architecture, settings: &Settings) -> Vec<Item> {
         value(Value::V, kv, S::V, S::Attend),
         value(Value::Attended, q, S::Attend, S::O),
         value(Value::Mixed, a.hidden_size, S::O, S::AttnResidual),
-        value(Value::Gate, a.intermediate_size, S::Gate, S::Down),
-        value(Value::Up, a.intermediate_size, S::Up, S::MlpMix),
+        rows(Value::Gate, seldom, a.intermediate_size, S::Gate, S::MlpMix),
+        rows(Value::Up, seldom, a.intermediate_size, S::Gate, S::MlpMix),
+        value(Value::Activated, a.intermediate_size, S::Gate, S::Down),
         value(Value::Fed, a.hidden_size, S::Down, S::MlpResidual),
         (Name::Value(Value::Logits), Group::Logits, Some((S::Head, S::Head)), logits),
     ]

@@ -52,9 +52,9 @@ mod tests {
 
     #[test]
     fn an_op_in_the_list_passes() {
-        let list = "//! x\ncontracts!(rope, add); // first\ncontracts!(\n    swiglu,\n);\n";
+        let list = "//! x\ncontracts!(rope, add); // first\ncontracts!(\n    gated,\n);\n";
         let cpu = || File::of("crates/cpu/src/lib.rs", list);
-        for op in ["rope", "add", "swiglu"] {
+        for op in ["rope", "add", "gated"] {
             assert_eq!(check(&[cpu(), File::of(&format!("crates/ops/src/{op}.rs"), OP)]), [], "{op}");
         }
         assert_eq!(check(&[cpu(), File::of("crates/ops/src/rope/mod.rs", OP)]), []);

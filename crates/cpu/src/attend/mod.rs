@@ -8,6 +8,8 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 
+use std::ops::Range;
+
 use halfbyte_formats::bf16;
 use halfbyte_ops::tensor::{KEYS, PANEL, WIDEST_HEAD};
 use halfbyte_ops::{Cache, CacheFormat, Result, Rows, Sight, attend, math};
@@ -17,6 +19,7 @@ use crate::arena::Place;
 use crate::isa::{Isa, for_isa};
 use crate::keys::{Side, Tiles};
 use crate::linear::group;
+use crate::narrow::Output;
 
 /// Queries of a chunk of work.
 const QUERIES: usize = 16;
@@ -34,7 +37,7 @@ struct Task<'a> {
     tiles: Tiles,
     cache: &'a [u8],
     q: Place<f32>,
-    out: Place<f32>,
+    out: Output,
     heads: usize,
     group: usize,
     head_dim: usize,
@@ -47,7 +50,7 @@ struct Block {
     first: usize,
     count: usize,
     /// Tiles of 32 keys that any of them sees.
-    key_tiles: std::ops::Range<usize>,
+    key_tiles: Range<usize>,
 }
 
 pub(crate) fn store(cpu: &mut Cpu, k: Rows, v: Rows, start: usize, cache: &Cache) -> Result<()> {
@@ -89,7 +92,7 @@ pub(crate) fn forward(cpu: &mut Cpu, q: Rows, cache: &Cache, sight: Sight, out: 
         // SAFETY: bounds checked; nobody writes the cache meanwhile (`&mut self`).
         cache: unsafe { memory.slice(0, cache.buffer.bytes) },
         q: cpu.arena.rows("attend", q)?,
-        out: cpu.arena.rows("attend", out)?,
+        out: cpu.arena.output("attend", out)?,
         heads,
         group: heads / cache.kv_heads,
         head_dim: cache.head_dim,
@@ -111,7 +114,7 @@ pub(crate) fn forward(cpu: &mut Cpu, q: Rows, cache: &Cache, sight: Sight, out: 
 
 impl Task<'_> {
     /// Keys that query `t` sees.
-    fn visible(&self, t: usize) -> std::ops::Range<usize> {
+    fn visible(&self, t: usize) -> Range<usize> {
         let end = self.sight.start + t + 1;
         self.sight.window.map_or(0, |window| end.saturating_sub(window))..end
     }
@@ -135,15 +138,13 @@ impl Task<'_> {
         for i in 0..block.count {
             let t = block.first + i;
             let at = (t * self.heads + block.head) * self.head_dim;
-            // SAFETY: query t, its output, and a row of scores, all of this thread.
-            let (q, out, scores) = unsafe {
-                (
-                    self.q.slice(at, self.head_dim),
-                    self.out.slice_mut(at, self.head_dim),
-                    scores.slice_mut(0, keys),
-                )
-            };
+            // SAFETY: query t, and a row of scores of this thread.
+            let (q, scores) = unsafe { (self.q.slice(at, self.head_dim), scores.slice_mut(0, keys)) };
+            let mut out = [0.0; WIDEST_HEAD];
+            let out = &mut out[..self.head_dim];
             query(self.isa, self, q, t, block.head, scores, out);
+            // SAFETY: by the caller's promise.
+            unsafe { self.out.put(t, block.head * self.head_dim, out) };
         }
     }
 
@@ -177,8 +178,8 @@ impl Task<'_> {
             p[tile * PANEL..][..PANEL].copy_from_slice(&scores);
         }
         let span = tiles.start * KEYS..tiles.end * KEYS;
-        let total =
-            softmax(&mut p[span.clone()], visible.start - span.start..visible.end - span.start, self.scale());
+        let seen = visible.start - span.start..visible.end - span.start;
+        let total = softmax(&mut p[span.clone()], seen, self.scale());
         if narrow {
             p[span].iter_mut().for_each(|p| *p = bf16::round(*p));
         }
@@ -200,15 +201,15 @@ impl Task<'_> {
     }
 }
 
-/// Scores to e^(score * scale - max), zero where not visible; gives 1 / sum.
+/// Scores to e^(score * scale - max), zero where not visible; gives 1 / sum. Whole tiles of keys.
 #[inline(always)]
-fn softmax(p: &mut [f32], visible: std::ops::Range<usize>, scale: f32) -> f32 {
-    p[..visible.start].fill(0.0);
-    p[visible.end..].fill(0.0);
-    let seen = &mut p[visible];
-    seen.iter_mut().for_each(|p| *p *= scale);
-    let top = math::max(seen);
-    seen.iter_mut().for_each(|p| *p = math::exp(*p - top));
+fn softmax(p: &mut [f32], visible: Range<usize>, scale: f32) -> f32 {
+    // e^-inf is exactly zero.
+    p[..visible.start].fill(f32::NEG_INFINITY);
+    p[visible.end..].fill(f32::NEG_INFINITY);
+    // Scaling keeps the order, so the largest may be scaled alone.
+    let top = math::max(p) * scale;
+    p.iter_mut().for_each(|p| *p = math::exp(*p * scale - top));
     1.0 / math::sum(p)
 }
 

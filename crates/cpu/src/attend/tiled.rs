@@ -1,14 +1,18 @@
 //! A block of queries in AMX tiles.
 
-use halfbyte_formats::bf16;
-use halfbyte_ops::CacheFormat;
-use halfbyte_ops::tensor::{KEYS, PANEL};
+use std::arch::x86_64::*;
+use std::ops::Range;
 
-use super::{Block, QUERIES, Task, softmax};
+use halfbyte_formats::bf16;
+use halfbyte_ops::tensor::{KEYS, PANEL, WIDEST_HEAD};
+use halfbyte_ops::{CacheFormat, math};
+
+use super::{Block, QUERIES, Task};
 use crate::arena::Place;
 use crate::isa::for_isa;
 use crate::keys::{Side, Tiles};
 use crate::tiles::{BYTES, Session};
+use crate::vector;
 
 /// Tiles of keys, or of channels, computed side by side.
 const SIDE_BY_SIDE: usize = 4;
@@ -34,7 +38,7 @@ pub(super) unsafe fn block(task: &Task<'_>, block: &Block, scores: Place<f32>, r
         score(task, block, &session, queries, scores, keys, decoded);
         let totals = soften(task, block, scores, probabilities, keys);
         mix(task, block, &session, probabilities, keys, scores.cast(), sums);
-        finish(task, block, &totals, sums);
+        finish(task.isa, task, block, &totals, sums);
     }
 }
 
@@ -119,8 +123,9 @@ unsafe fn soften(
         };
         if i < block.count {
             let visible = task.visible(block.first + i);
-            *total =
-                softmax_narrow(task.isa, p, visible.start - start..visible.end - start, task.scale(), narrow);
+            let seen = visible.start - start..visible.end - start;
+            // SAFETY: AVX-512 comes with AMX.
+            *total = unsafe { softmax(p, seen, task.scale(), narrow) };
         } else {
             narrow.fill(0);
         }
@@ -173,30 +178,52 @@ unsafe fn mix(
     }
 }
 
-/// # Safety
-/// This thread alone writes the block's outputs.
-unsafe fn finish(task: &Task<'_>, block: &Block, totals: &[f32; QUERIES], sums: Place<f32>) {
+for_isa! {
+/// Divides the sums and puts them where they belong: outputs that this thread alone writes.
+fn finish(task: &Task<'_>, block: &Block, totals: &[f32; QUERIES], sums: Place<f32>) {
     let stride = task.tiles.width.max(64);
+    let mut out = [0.0; WIDEST_HEAD];
     for (i, total) in totals.iter().enumerate().take(block.count) {
-        let at = ((block.first + i) * task.heads + block.head) * task.head_dim;
-        // SAFETY: by the caller's promise; row i of the sums.
-        let (out, sums) =
-            unsafe { (task.out.slice_mut(at, task.head_dim), sums.slice(i * stride, task.head_dim)) };
+        // SAFETY: row i of the sums.
+        let sums = unsafe { sums.slice(i * stride, task.head_dim) };
         for (out, sum) in out.iter_mut().zip(sums) {
             *out = sum * total;
         }
+        // SAFETY: this block's outputs.
+        unsafe { task.out.put(block.first + i, block.head * task.head_dim, &out[..task.head_dim]) };
     }
+}
 }
 
-for_isa! {
-/// Probabilities in bf16 from scores; gives 1 / their sum.
-fn softmax_narrow(p: &mut [f32], visible: std::ops::Range<usize>, scale: f32, narrow: &mut [u16]) -> f32 {
-    let total = softmax(p, visible, scale);
-    for (narrow, p) in narrow.iter_mut().zip(p.iter()) {
-        *narrow = bf16::encode(*p);
+/// `super::softmax` with probabilities in bf16: they are what the values are multiplied with.
+///
+/// # Safety
+/// AVX-512 is there.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn softmax(p: &mut [f32], visible: Range<usize>, scale: f32, narrow: &mut [u16]) -> f32 {
+    p[..visible.start].fill(f32::NEG_INFINITY);
+    p[visible.end..].fill(f32::NEG_INFINITY);
+    // SAFETY: whole lines of 16, as many narrow.
+    unsafe {
+        let (lines, narrow) = (p.as_chunks::<PANEL>().0, narrow.as_chunks_mut::<PANEL>().0);
+        let load = |line: &[f32; PANEL]| _mm512_loadu_ps(line.as_ptr());
+        let mut tops = [_mm512_set1_ps(f32::NEG_INFINITY); 2];
+        for pair in lines.chunks_exact(2) {
+            // In this order a NaN is passed over.
+            tops = [_mm512_max_ps(load(&pair[0]), tops[0]), _mm512_max_ps(load(&pair[1]), tops[1])];
+        }
+        let top = _mm512_set1_ps(_mm512_reduce_max_ps(_mm512_max_ps(tops[0], tops[1])) * scale);
+        let scale = _mm512_set1_ps(scale);
+        let mut sums = _mm512_setzero_ps();
+        for (line, narrow) in lines.iter().zip(narrow) {
+            let e = vector::exp(_mm512_sub_ps(_mm512_mul_ps(load(line), scale), top));
+            sums = _mm512_add_ps(sums, e);
+            _mm256_storeu_si256(narrow.as_mut_ptr().cast(), vector::narrow(e));
+        }
+        let mut lanes = [0.0; PANEL];
+        _mm512_storeu_ps(lanes.as_mut_ptr(), sums);
+        1.0 / math::fold(lanes)
     }
-    total
-}
 }
 
 for_isa! {

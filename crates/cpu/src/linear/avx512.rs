@@ -8,6 +8,8 @@ use std::arch::x86_64::*;
 use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::{PANEL, UNIT};
 
+use super::{Ahead, Panels};
+
 /// Bytes that are asked for ahead of their use in a long panel: the memory's answer takes that
 /// long. Of short panels it is the next pair that is asked for.
 const AHEAD: usize = 8192;
@@ -141,29 +143,30 @@ impl Decode for F32 {
 }
 
 /// sums[p][t] = panel p times token t, for one or two panels side by side and one to four tokens
-/// of `x` (`[t][units * 64]`). The `next` bytes after them are asked for ahead. Two panels, because a chain of additions alone would wait for itself.
+/// of `x` (`[t][units * 64]`). Two panels, because a chain of additions alone would wait for
+/// itself. What comes `ahead` is asked for.
 ///
 /// # Safety
 /// The machine has AVX-512; every panel has `units` units of the format.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn product(
     format: WeightFormat,
-    panels: &[&[u8]],
-    next: usize,
+    panels: &Panels<'_>,
+    ahead: Ahead,
     units: usize,
     x: &[f32],
-    sums: &mut [[[f32; PANEL]; 4]; 2],
+    sums: &mut Sums,
 ) {
     let tokens = x.len() / (units * UNIT);
     let whole = |panel: &&[u8]| panel.len() >= units * format.unit_bytes();
-    assert!(panels.iter().all(whole) && (1..=4).contains(&tokens) && (1..=2).contains(&panels.len()));
+    assert!(panels.iter().flatten().all(whole) && (1..=4).contains(&tokens));
     // SAFETY: sizes checked above.
     unsafe {
         match format {
-            WeightFormat::Nvfp4 => by_panels::<Nvfp4>(panels, next, units, x.as_ptr(), tokens, sums),
-            WeightFormat::Int8 => by_panels::<Int8>(panels, next, units, x.as_ptr(), tokens, sums),
-            WeightFormat::Bf16 => by_panels::<Bf16>(panels, next, units, x.as_ptr(), tokens, sums),
-            WeightFormat::F32 => by_panels::<F32>(panels, next, units, x.as_ptr(), tokens, sums),
+            WeightFormat::Nvfp4 => by_panels::<Nvfp4>(panels, ahead, units, x.as_ptr(), tokens, sums),
+            WeightFormat::Int8 => by_panels::<Int8>(panels, ahead, units, x.as_ptr(), tokens, sums),
+            WeightFormat::Bf16 => by_panels::<Bf16>(panels, ahead, units, x.as_ptr(), tokens, sums),
+            WeightFormat::F32 => by_panels::<F32>(panels, ahead, units, x.as_ptr(), tokens, sums),
         }
     }
 }
@@ -172,8 +175,8 @@ type Sums = [[[f32; PANEL]; 4]; 2];
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn by_panels<D: Decode>(
-    panels: &[&[u8]],
-    next: usize,
+    panels: &Panels<'_>,
+    ahead: Ahead,
     units: usize,
     x: *const f32,
     tokens: usize,
@@ -182,9 +185,9 @@ unsafe fn by_panels<D: Decode>(
     // SAFETY: by the caller's promise.
     unsafe {
         match *panels {
-            [a, b] => by_tokens::<D, 2>([a.as_ptr(), b.as_ptr()], next, units, x, tokens, sums),
-            [a] => by_tokens::<D, 1>([a.as_ptr()], next, units, x, tokens, sums),
-            _ => {}
+            [Some(a), Some(b)] => by_tokens::<D, 2>([a.as_ptr(), b.as_ptr()], ahead, units, x, tokens, sums),
+            [Some(a), None] => by_tokens::<D, 1>([a.as_ptr()], ahead, units, x, tokens, sums),
+            [None, _] => {}
         }
     }
 }
@@ -192,7 +195,7 @@ unsafe fn by_panels<D: Decode>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn by_tokens<D: Decode, const P: usize>(
     panels: [*const u8; P],
-    next: usize,
+    ahead: Ahead,
     units: usize,
     x: *const f32,
     tokens: usize,
@@ -201,10 +204,10 @@ unsafe fn by_tokens<D: Decode, const P: usize>(
     // SAFETY: by the caller's promise.
     unsafe {
         match tokens {
-            1 => times::<D, P, 1>(panels, next, units, x, sums),
-            2 => times::<D, P, 2>(panels, next, units, x, sums),
-            3 => times::<D, P, 3>(panels, next, units, x, sums),
-            _ => times::<D, P, 4>(panels, next, units, x, sums),
+            1 => times::<D, P, 1>(panels, ahead, units, x, sums),
+            2 => times::<D, P, 2>(panels, ahead, units, x, sums),
+            3 => times::<D, P, 3>(panels, ahead, units, x, sums),
+            _ => times::<D, P, 4>(panels, ahead, units, x, sums),
         }
     }
 }
@@ -215,26 +218,27 @@ type Chains<const P: usize, const T: usize> = [[__m512; T]; P];
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn times<D: Decode, const P: usize, const T: usize>(
     panels: [*const u8; P],
-    next: usize,
+    ahead: Ahead,
     units: usize,
     x: *const f32,
     sums: &mut Sums,
 ) {
     let mut totals: Chains<P, T> = [[_mm512_setzero_ps(); T]; P];
     let panel_bytes = units * D::UNIT_BYTES;
-    let ahead = if panel_bytes > 2 * AHEAD { AHEAD } else { P * panel_bytes };
-    let end = panels[P - 1] as usize + panel_bytes + next;
+    let step = ahead.step * panel_bytes;
+    let distance = if panel_bytes > 2 * AHEAD { AHEAD } else { step };
+    // Up to there, counted from a panel's start, this thread will read.
+    let end = panel_bytes + ahead.count * step;
     for u in 0..units {
         // SAFETY: unit u of each panel and positions 64 u.. of each token exist; a prefetch beyond
         // the end touches nothing.
         unsafe {
             let units_at: [*const u8; P] = std::array::from_fn(|p| panels[p].add(u * D::UNIT_BYTES));
-            for unit in units_at {
-                if (unit as usize) + ahead + D::UNIT_BYTES > end {
-                    continue;
-                }
-                for line in 0..D::UNIT_BYTES.div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_T0>(unit.wrapping_add(ahead + line * 64).cast());
+            if u * D::UNIT_BYTES + distance + D::UNIT_BYTES <= end {
+                for unit in units_at {
+                    for line in 0..D::UNIT_BYTES.div_ceil(64) {
+                        _mm_prefetch::<_MM_HINT_T0>(unit.wrapping_add(distance + line * 64).cast());
+                    }
                 }
             }
             let x: [*const f32; T] = std::array::from_fn(|t| x.add((t * units + u) * UNIT));

@@ -1,11 +1,12 @@
-//! Products of many or few tokens with panels of 16 outputs.
+//! Products of many or few tokens with panels of 16 outputs, two panels side by side.
 //!
-//! few tokens: a panel is decoded in registers and meets each token once (bound by memory)
-//! many tokens: two panels are decoded into this thread's scratch, then meet all tokens, in
-//! AMX tiles where there are any (bound by arithmetic)
+//! few tokens: a pair of panels is decoded in registers and meets each token once (bound by memory)
+//! many tokens: pairs are decoded into this thread's scratch, then meet all tokens, in AMX tiles
+//! where there are any (bound by arithmetic)
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod job;
 mod lanes;
 pub(crate) use lanes::group;
 #[cfg(target_arch = "x86_64")]
@@ -13,14 +14,14 @@ mod tiled;
 
 use halfbyte_formats::bf16;
 use halfbyte_ops::tensor::{PANEL, UNIT};
-use halfbyte_ops::{Product, Result, Rows, WeightFormat, linear};
+use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, gated, linear};
 
 use crate::arena::Place;
 use crate::isa::{Isa, for_isa};
-use crate::{Cpu, panel};
+use crate::narrow::{NarrowRows, narrow, widen};
+use crate::{Cpu, panel, rows};
+use job::Job;
 
-/// Outputs of one chunk of work.
-const CHUNK: usize = 2 * PANEL;
 /// Bytes of weights that a thread reads in one go when tokens are few: what is fetched ahead
 /// beyond the end would be another thread's, so runs are long.
 const RUN_BYTES: usize = 96 * 1024;
@@ -28,18 +29,14 @@ const RUN_BYTES: usize = 96 * 1024;
 const MANY: usize = 9;
 /// From so many tokens on tiles are worth their set-up.
 const TILED: usize = 5;
-/// Tokens are padded to this for tiles.
-pub(crate) const TILE_ROWS: usize = 32;
 
 /// Bytes of scratch for the input, and for each thread.
 pub(crate) fn scratch(tokens: usize, columns: usize) -> (usize, usize) {
     let columns = columns.next_multiple_of(UNIT);
     let wide = tokens * columns * 4;
-    let narrow = tokens.next_multiple_of(TILE_ROWS) * tile_stride(columns) * 2;
-    (
-        wide.max(narrow).next_multiple_of(64),
-        columns * CHUNK * 2 * tile_pairs(usize::MAX / 2, columns / UNIT, 1),
-    )
+    let pair = 2 * columns * PANEL;
+    let decoded = (pair * 4).max(tile_pairs(usize::MAX / 2, columns / UNIT, 1) * pair * 2);
+    (wide.max(Rows::narrow_bytes(tokens, columns)).next_multiple_of(64), decoded)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -51,55 +48,13 @@ fn tile_pairs(_: usize, _: usize, _: usize) -> usize {
     1
 }
 
-/// Values from one token to the next in the tiles' input. Not a power of two: rows that lie a
-/// power of two apart push each other out of the first-level cache.
-fn tile_stride(columns: usize) -> usize {
-    columns + 32
-}
-
-/// One product with its pointers.
-struct Job<'a> {
-    format: WeightFormat,
-    scale: f32,
-    panels: &'a [u8],
-    outputs: usize,
-    bias: Option<&'a [f32]>,
-    out: Place<f32>,
-}
-
-impl Job<'_> {
-    /// Writes the sums of one token's panel.
-    ///
-    /// # Safety
-    /// No other thread writes these outputs.
-    unsafe fn finish(&self, token: usize, panel: usize, sums: &[f32; PANEL]) {
-        let first = panel * PANEL;
-        let count = PANEL.min(self.outputs - first);
-        // SAFETY: `first + count <= outputs`; by the caller's promise nobody else writes.
-        let out = unsafe { self.out.slice_mut(token * self.outputs + first, count) };
-        match self.bias {
-            Some(bias) => {
-                for ((out, sum), bias) in out.iter_mut().zip(sums).zip(&bias[first..]) {
-                    *out = sum * self.scale + bias;
-                }
-            }
-            None => {
-                for (out, sum) in out.iter_mut().zip(sums) {
-                    *out = sum * self.scale;
-                }
-            }
-        }
-    }
-}
-
 pub(crate) fn forward(cpu: &mut Cpu, x: Rows, products: &[Product]) -> Result<()> {
     linear::check_shapes(x, products)?;
-    let wide = |product: &&Product| product.weight.format == WeightFormat::F32;
     for as_is in [true, false] {
         let jobs = products
             .iter()
-            .filter(|product| wide(product) == as_is)
-            .map(|product| job(cpu, product))
+            .filter(|product| (product.matrix.weight.format == WeightFormat::F32) == as_is)
+            .map(|product| Job::plain(cpu, product))
             .collect::<Result<Vec<_>>>()?;
         if !jobs.is_empty() {
             run(cpu, x, &jobs, as_is)?;
@@ -108,61 +63,87 @@ pub(crate) fn forward(cpu: &mut Cpu, x: Rows, products: &[Product]) -> Result<()
     Ok(())
 }
 
-fn job<'a>(cpu: &Cpu, product: &Product) -> Result<Job<'a>> {
-    let weight = &product.weight;
-    let place = cpu.arena.place::<u8>("linear", weight.buffer)?;
-    // SAFETY: bounds checked; weights are not written while ops run (`&mut self`).
-    let memory: &'a [u8] = unsafe { place.slice(0, weight.buffer.bytes) };
-    Ok(Job {
-        format: weight.format,
-        scale: panel::scale(weight, memory),
-        panels: &memory[panel::HEADER..],
-        outputs: weight.rows,
-        bias: product.bias.map(|bias| cpu.arena.vector("linear", bias)).transpose()?,
-        out: cpu.arena.rows("linear", product.out)?,
-    })
+pub(crate) fn gated(
+    cpu: &mut Cpu,
+    x: Rows,
+    gate: Matrix,
+    up: Matrix,
+    kept: Option<(Rows, Rows)>,
+    out: Rows,
+) -> Result<()> {
+    gated::check_shapes(x, gate, up, kept, out)?;
+    match kept {
+        Some((first, second)) if gate.weight.format != up.weight.format => {
+            let products = [Product { matrix: gate, out: first }, Product { matrix: up, out: second }];
+            forward(cpu, x, &products)?;
+            rows::gated(cpu, first, second, out)
+        }
+        _ => {
+            let job = Job::gated(cpu, gate, up, kept, out)?;
+            run(cpu, x, &[job], gate.weight.format == WeightFormat::F32)
+        }
+    }
+}
+
+/// The input as the kernels take it.
+#[derive(Clone, Copy)]
+enum Input {
+    /// For tiles.
+    Tiles(NarrowRows),
+    /// f32 `[tokens][units * 64]`, padded with zeros.
+    Lanes(Place<f32>),
+}
+
+/// Rounds (unless `as_is`) and lays out the input, where it does not lie so already.
+fn prepare(cpu: &mut Cpu, x: Rows, as_is: bool, scratch: Place<u8>) -> Result<Input> {
+    let (isa, columns) = (cpu.isa, x.columns);
+    let padded = columns.next_multiple_of(UNIT);
+    let tiled = isa == Isa::Amx && !as_is && x.rows >= TILED;
+    if x.narrow {
+        let source = cpu.arena.narrow("linear", x)?;
+        if tiled {
+            return Ok(Input::Tiles(source));
+        }
+        let out = scratch.cast::<f32>();
+        cpu.for_rows(x.rows, columns, &|row| {
+            // SAFETY: each row is written by one chunk; scratch was sized for all of them.
+            unsafe { widen(isa, &mut source.row(row), out.slice_mut(row * padded, padded)) };
+        });
+        return Ok(Input::Lanes(out));
+    }
+    let source = cpu.arena.rows("linear", x)?;
+    if tiled {
+        let out = NarrowRows::new(scratch, columns);
+        cpu.for_rows(x.rows, columns, &|row| {
+            // SAFETY: as above.
+            unsafe { narrow(isa, source.slice(row * columns, columns), &mut out.row(row)) };
+        });
+        return Ok(Input::Tiles(out));
+    }
+    let out = scratch.cast::<f32>();
+    cpu.for_rows(x.rows, columns, &|row| {
+        // SAFETY: as above.
+        unsafe {
+            round(isa, source.slice(row * columns, columns), as_is, out.slice_mut(row * padded, padded))
+        };
+    });
+    Ok(Input::Lanes(out))
 }
 
 fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
-    let (tokens, columns) = (x.rows, x.columns);
-    let units = columns.div_ceil(UNIT);
-    let isa = cpu.isa;
-    let tiled = isa == Isa::Amx && !as_is && tokens >= TILED;
-    let input = cpu.scratch(scratch(tokens, columns), "linear")?;
-    let source = cpu.arena.rows("linear", x)?;
-    if tiled {
-        let rows = tokens.next_multiple_of(TILE_ROWS);
-        cpu.for_rows(rows, columns, &|row| {
-            let first = row * tile_stride(units * UNIT);
-            // SAFETY: each row is written by one chunk; scratch was sized for all of them.
-            let out = unsafe { input.shared.cast::<u16>().slice_mut(first, units * UNIT) };
-            if row < tokens {
-                // SAFETY: row of the input, which nobody writes.
-                narrow(isa, unsafe { source.slice(row * columns, columns) }, out);
-            } else {
-                out.fill(0);
-            }
-        });
-    } else {
-        cpu.for_rows(tokens, columns, &|row| {
-            // SAFETY: as above.
-            let out = unsafe { input.shared.cast::<f32>().slice_mut(row * units * UNIT, units * UNIT) };
-            // SAFETY: as above.
-            let x = unsafe { source.slice(row * columns, columns) };
-            widen(isa, x, as_is, out);
-        });
-    }
+    let (tokens, units, isa) = (x.rows, x.columns.div_ceil(UNIT), cpu.isa);
+    let scratch = cpu.scratch(scratch(tokens, x.columns), "linear")?;
+    let input = prepare(cpu, x, as_is, scratch.shared)?;
     // Pairs of panels that one chunk of work takes: long runs let memory be read ahead.
     let threads = cpu.pool.threads();
-    let pairs = |job: &Job<'_>| match tiled {
-        true => tile_pairs(job.outputs.div_ceil(CHUNK), units, threads),
-        false => {
-            let all = job.outputs.div_ceil(CHUNK);
-            let rounds = (all * 2 * units * job.format.unit_bytes()).div_ceil(threads * RUN_BYTES);
-            all.div_ceil(threads * rounds)
+    let pairs = |job: &Job<'_>| match input {
+        Input::Tiles(_) => tile_pairs(job.pairs(), units, threads),
+        Input::Lanes(_) => {
+            let rounds = (job.pairs() * units * 2 * job.format().unit_bytes()).div_ceil(threads * RUN_BYTES);
+            job.pairs().div_ceil(threads * rounds)
         }
     };
-    let count = |job: &Job<'_>| job.outputs.div_ceil(CHUNK).div_ceil(pairs(job));
+    let count = |job: &Job<'_>| job.pairs().div_ceil(pairs(job));
     let chunks: usize = jobs.iter().map(count).sum();
     cpu.pool.run(chunks, &|mut chunk, thread| {
         let mut jobs = jobs.iter();
@@ -173,82 +154,81 @@ fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
             }
             chunk -= count(job);
         };
-        let scratch = input.of_thread(thread);
-        let range = chunk * pairs(job)..job.outputs.div_ceil(CHUNK).min((chunk + 1) * pairs(job));
-        #[cfg(target_arch = "x86_64")]
-        if tiled {
-            // SAFETY: AMX was found; the input was prepared above; this chunk's outputs are its own.
-            unsafe { tiled::chunk(job, range, units, tokens, input.shared.cast().pointer(), scratch) };
-            return;
-        }
-        // SAFETY: prepared above and not written any more.
-        let x = unsafe { input.shared.cast::<f32>().slice(0, tokens * units * UNIT) };
-        for pair in range.clone() {
-            let ahead = (range.end - pair - 1) * 2 * units * job.format.unit_bytes();
-            // SAFETY: this chunk's outputs are its own.
-            unsafe { lanes_of_chunk(isa, job, pair, units, x, ahead, scratch) };
+        let scratch = scratch.of_thread(thread);
+        let range = chunk * pairs(job)..job.pairs().min((chunk + 1) * pairs(job));
+        match input {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: AMX was found; this chunk's outputs are its own.
+            Input::Tiles(x) => unsafe { tiled::chunk(job, range, units, tokens, x.tiles(), scratch) },
+            #[cfg(not(target_arch = "x86_64"))]
+            Input::Tiles(_) => {}
+            Input::Lanes(x) => {
+                // SAFETY: prepared above and not written any more.
+                let x = unsafe { x.slice(0, tokens * units * UNIT) };
+                for pair in range.clone() {
+                    // SAFETY: this chunk's outputs are its own.
+                    unsafe { pair_in_lanes(isa, job, pair, units, x, range.end - pair - 1, scratch) };
+                }
+            }
         }
     });
     Ok(())
 }
 
+/// A pair of panels for all tokens; `more` pairs after it are this thread's too.
+///
 /// # Safety
-/// This thread alone writes the chunk's outputs and `scratch`.
-unsafe fn lanes_of_chunk(
+/// This thread alone writes the pair's outputs and `scratch`.
+unsafe fn pair_in_lanes(
     isa: Isa,
     job: &Job<'_>,
-    chunk: usize,
+    pair: usize,
     units: usize,
     x: &[f32],
-    ahead: usize,
+    more: usize,
     scratch: Place<u8>,
 ) {
-    let bytes = units * job.format.unit_bytes();
-    let count = (job.outputs.div_ceil(PANEL) - 2 * chunk).min(2);
-    let panel = |p: usize| &job.panels[(2 * chunk + p) * bytes..][..bytes];
     let width = units * UNIT;
-    if x.len() / width < MANY || job.format == WeightFormat::F32 {
-        let panels = [panel(0), panel(count - 1)];
-        // SAFETY: by the caller's promise.
-        unsafe { lanes_of_panels(isa, job, job.format, 2 * chunk, &panels[..count], ahead, x, units) };
-        return;
+    let mut panels = job.panels(pair, units);
+    let mut format = job.format();
+    let (step, mut ahead) = (job.step(), more);
+    if x.len() / width >= MANY && format != WeightFormat::F32 {
+        for (i, panel) in panels.iter_mut().flatten().enumerate() {
+            // SAFETY: scratch holds a pair of f32 panels, and is this thread's.
+            let decoded = unsafe { scratch.cast::<panel::Decoded>().slice_mut(i * units, units) };
+            decode_panel(isa, format, panel, decoded);
+            *panel = decoded.as_flattened().as_flattened().as_bytes();
+        }
+        (format, ahead) = (WeightFormat::F32, 0);
     }
-    for p in 0..count {
-        // SAFETY: scratch holds two bf16 panels, which is one of f32.
-        let decoded = unsafe { scratch.cast::<panel::Decoded>().slice_mut(0, units) };
-        decode_panel(isa, job.format, panel(p), decoded);
-        // SAFETY: just written by this thread.
-        let decoded = unsafe { scratch.slice(0, units * WeightFormat::F32.unit_bytes()) };
-        // SAFETY: by the caller's promise.
-        unsafe { lanes_of_panels(isa, job, WeightFormat::F32, 2 * chunk + p, &[decoded], 0, x, units) };
+    let next = Ahead { step, count: ahead };
+    for (block, x) in x.chunks(4 * width).enumerate() {
+        let mut sums = [[[0.0; PANEL]; 4]; 2];
+        product(isa, format, &panels, next, units, x, &mut sums);
+        let tokens = x.len() / width;
+        job::finish(isa, job, pair, block * 4, [&sums[0][..tokens], &sums[1][..tokens]]);
     }
 }
 
-/// `ahead` bytes of weights after these panels are this thread's next.
-///
-/// # Safety
-/// This thread alone writes the panels' outputs.
-#[allow(clippy::too_many_arguments)] // weights, tokens, and where they go
-unsafe fn lanes_of_panels(
-    isa: Isa,
-    job: &Job<'_>,
-    format: WeightFormat,
-    first: usize,
-    panels: &[&[u8]],
-    ahead: usize,
-    x: &[f32],
-    units: usize,
-) {
-    let width = units * UNIT;
-    for (block, x) in x.chunks(4 * width).enumerate() {
-        let mut sums = [[[0.0; PANEL]; 4]; 2];
-        product(isa, format, panels, ahead, units, x, &mut sums);
-        for (p, sums) in sums.iter().enumerate().take(panels.len()) {
-            for (t, sums) in sums.iter().enumerate().take(x.len() / width) {
-                // SAFETY: by the caller's promise.
-                unsafe { job.finish(block * 4 + t, first + p, sums) };
-            }
-        }
+/// What this thread reads after a pair of panels: so many, each `step` panels after the one before.
+#[derive(Clone, Copy)]
+struct Ahead {
+    step: usize,
+    count: usize,
+}
+
+/// The bytes of one panel or two.
+type Panels<'a> = [Option<&'a [u8]>; 2];
+
+/// Values as the bytes that they are.
+trait AsBytes {
+    fn as_bytes(&self) -> &[u8];
+}
+
+impl AsBytes for [f32] {
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: any f32 is four bytes.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), size_of_val(self)) }
     }
 }
 
@@ -256,19 +236,19 @@ unsafe fn lanes_of_panels(
 fn product(
     isa: Isa,
     format: WeightFormat,
-    panels: &[&[u8]],
-    ahead: usize,
+    panels: &Panels<'_>,
+    ahead: Ahead,
     units: usize,
     x: &[f32],
     sums: &mut [[[f32; PANEL]; 4]; 2],
 ) {
-    let _ = ahead; // only some sets fetch ahead
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: AVX-512 was found; the panels have `units` units and x as many per token.
         Isa::Avx512 | Isa::Amx => unsafe { avx512::product(format, panels, ahead, units, x, sums) },
         _ => {
-            for (panel, sums) in panels.iter().zip(sums) {
+            let _ = ahead; // only some sets fetch ahead
+            for (panel, sums) in panels.iter().flatten().zip(sums) {
                 in_lanes(isa, format, panel, units, x, sums);
             }
         }
@@ -292,7 +272,7 @@ fn in_lanes(format: WeightFormat, panel: &[u8], units: usize, x: &[f32], sums: &
 
 for_isa! {
 /// A token's values as f32, rounded to bf16 unless the weight is f32, padded with zeros.
-fn widen(x: &[f32], as_is: bool, out: &mut [f32]) {
+fn round(x: &[f32], as_is: bool, out: &mut [f32]) {
     let (values, padding) = out.split_at_mut(x.len());
     if as_is {
         values.copy_from_slice(x);
@@ -302,16 +282,5 @@ fn widen(x: &[f32], as_is: bool, out: &mut [f32]) {
         }
     }
     padding.fill(0.0);
-}
-}
-
-for_isa! {
-/// A token's values as bf16, padded with zeros.
-fn narrow(x: &[f32], out: &mut [u16]) {
-    let (values, padding) = out.split_at_mut(x.len());
-    for (out, x) in values.iter_mut().zip(x) {
-        *out = bf16::encode(*x);
-    }
-    padding.fill(0);
 }
 }

@@ -1,29 +1,29 @@
 //! Many tokens in AMX tiles: two panels are decoded to bf16 tiles once, then meet every token.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use halfbyte_formats::bf16;
 use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::{PANEL, UNIT};
 
-use super::{Job, TILE_ROWS, tile_stride};
+use super::job::{Job, Source};
+use super::{Panels, job};
 use crate::arena::Place;
-use crate::panel;
-use crate::tiles::{BYTES, SIDE, Session, Sums};
+use crate::narrow::Output;
+use crate::tiles::{BYTES, Block, SIDE, Session};
+use crate::{Isa, panel, vector};
 
 /// Tiles of one unit of one panel.
 const TILES: usize = 2;
-/// Groups of 32 positions taken at a time: few enough that tokens and panels stay near, enough
-/// that the sums are seldom put aside in between.
-const GROUPS: usize = 24;
 /// Pairs of panels decoded before they meet the tokens: the tokens are then read from the
 /// second-level cache once for all of them.
-pub(super) const PAIRS: usize = 4;
+const PAIRS: usize = 4;
 /// Bytes of decoded panels that leave room for tokens in the second-level cache.
 const DECODED: usize = 768 * 1024;
 
 /// Bytes of one decoded pair.
-pub(super) fn pair_bytes(units: usize) -> usize {
+fn pair_bytes(units: usize) -> usize {
     units * TILES * 2 * BYTES
 }
 
@@ -34,46 +34,43 @@ pub(super) fn pairs_of_chunk(pairs: usize, units: usize, threads: usize) -> usiz
     pairs.div_ceil(threads * rounds)
 }
 
-/// Pairs of panels `pairs` for all tokens. `x` is bf16 `[tokens padded to 32][tile_stride]`.
+/// Pairs of panels `pairs` for all tokens. `x` are narrow rows.
 ///
 /// # Safety
 /// AMX is there; `scratch` holds the decoded pairs; this thread alone writes it and the outputs.
 pub(super) unsafe fn chunk(
     job: &Job<'_>,
-    pairs: std::ops::Range<usize>,
+    pairs: Range<usize>,
     units: usize,
     tokens: usize,
-    x: *const u16,
+    x: *const u8,
     scratch: Place<u8>,
 ) {
     for (i, pair) in pairs.clone().enumerate() {
         // SAFETY: the caller's scratch.
         let out = unsafe { scratch.slice_mut(i * pair_bytes(units), pair_bytes(units)) };
-        decode_pair(job, pair, units, out);
+        decode_pair(job.format(), &job.panels(pair, units), out);
     }
-    let (groups, stride) = (units * 2, tile_stride(units * UNIT));
+    let groups = units * TILES;
+    let mut sums = Block::default();
     // SAFETY: AMX is there by the caller's promise; x is padded to 32 tokens.
     unsafe {
         let session = Session::new();
-        for first in (0..tokens).step_by(TILE_ROWS) {
-            let count = (tokens - first).min(TILE_ROWS);
-            let mut sums = [[[[[0.0; SIDE]; SIDE]; 2]; 2]; PAIRS];
-            for group in (0..groups).step_by(GROUPS) {
-                let some = GROUPS.min(groups - group);
-                let x = x.add(first * stride + group * 32);
-                for (i, sums) in sums.iter_mut().enumerate().take(pairs.len()) {
-                    let b = scratch.pointer().add(i * pair_bytes(units) + group * 2 * BYTES);
-                    if count > SIDE {
-                        session.add_2x2(x, stride * 2, b, some, sums);
-                    } else {
-                        session.add_1x2(x, stride * 2, b, some, &mut sums[0]);
-                    }
-                }
-            }
-            for (sums, pair) in sums.iter().zip(pairs.clone()) {
-                let panels = (job.outputs.div_ceil(PANEL) - 2 * pair).min(2);
-                for (i, sums) in sums.iter().enumerate().take(count.div_ceil(SIDE)) {
-                    finish(job, 2 * pair, panels, first + i * SIDE, (count - i * SIDE).min(SIDE), sums);
+        for first in (0..tokens).step_by(2 * SIDE) {
+            let x = x.add(first / SIDE * groups * BYTES);
+            let count = tokens - first;
+            for (i, pair) in pairs.clone().enumerate() {
+                let b = scratch.pointer().add(i * pair_bytes(units));
+                if count > SIDE {
+                    session.product_2x2(x, groups * BYTES, b, groups, &mut sums);
+                    let [[a, b], [c, d]] = &sums.0;
+                    finish(job, pair, first, [a, b]);
+                    let rest = SIDE.min(count - SIDE);
+                    finish(job, pair, first + SIDE, [&c[..rest], &d[..rest]]);
+                } else {
+                    session.product_1x2(x, b, groups, &mut sums);
+                    let [a, b] = &sums.0[0];
+                    finish(job, pair, first, [&a[..count], &b[..count]]);
                 }
             }
         }
@@ -81,55 +78,78 @@ pub(super) unsafe fn chunk(
 }
 
 /// Two panels as tiles side by side; a second panel that is not there as zeros.
-fn decode_pair(job: &Job<'_>, pair: usize, units: usize, out: &mut [u8]) {
-    let unit_bytes = job.format.unit_bytes();
-    let panels = job.outputs.div_ceil(PANEL);
+fn decode_pair(format: WeightFormat, panels: &Panels<'_>, out: &mut [u8]) {
+    let unit_bytes = format.unit_bytes();
     for (index, out) in out.chunks_exact_mut(BYTES).enumerate() {
-        let (unit, tile, panel) = (index / 2 / TILES, index / 2 % TILES, 2 * pair + index % 2);
-        if panel < panels {
-            let unit = &job.panels[(panel * units + unit) * unit_bytes..][..unit_bytes];
+        let (unit, tile) = (index / 2 / TILES, index / 2 % TILES);
+        match panels[index % 2] {
             // SAFETY: AVX-512 comes with AMX; the unit is whole.
-            unsafe { decode(job.format, unit, tile, out) };
-        } else {
-            out.fill(0);
+            Some(panel) => unsafe { decode(format, &panel[unit * unit_bytes..][..unit_bytes], tile, out) },
+            None => out.fill(0),
         }
     }
 }
 
-/// # Safety
-/// This thread alone writes these outputs.
-unsafe fn finish(job: &Job<'_>, panel: usize, panels: usize, token: usize, count: usize, sums: &[Sums; 2]) {
-    for (which, sums) in sums.iter().enumerate().take(panels) {
-        if (panel + which + 1) * PANEL <= job.outputs {
-            // SAFETY: by the caller's promise; AVX-512 comes with AMX.
-            unsafe { finish_whole(job, panel + which, token, &sums[..count]) };
-            continue;
-        }
-        for (row, sums) in sums.iter().enumerate().take(count) {
-            // SAFETY: by the caller's promise.
-            unsafe { job.finish(token + row, panel + which, sums) };
-        }
-    }
-}
-
-/// As `Job::finish` for rows of a panel that is whole.
+/// As `job::finish`, where the panels are whole in registers.
 ///
 /// # Safety
-/// AVX-512 is there; this thread alone writes these outputs, all 16 of which exist.
-#[target_feature(enable = "avx512f")]
-unsafe fn finish_whole(job: &Job<'_>, panel: usize, token: usize, sums: &[[f32; SIDE]]) {
-    let scale = _mm512_set1_ps(job.scale);
-    // SAFETY: 16 biases, sums and outputs.
-    unsafe {
-        let bias = job.bias.map(|bias| _mm512_loadu_ps(bias[panel * PANEL..].as_ptr()));
-        for (row, sums) in sums.iter().enumerate() {
-            let mut y = _mm512_mul_ps(_mm512_loadu_ps(sums.as_ptr()), scale);
-            if let Some(bias) = bias {
-                y = _mm512_add_ps(y, bias);
+/// AVX-512 is there; no other thread writes these outputs.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]; 2]) {
+    match job {
+        Job::Plain { source, out } if (2 * pair + 2) * PANEL <= source.outputs => {
+            for (first, sums) in [2 * pair * PANEL, (2 * pair + 1) * PANEL].into_iter().zip(sums) {
+                let finish = Finish::new(source, first);
+                for (t, sums) in sums.iter().enumerate() {
+                    let at = (token + t) * source.outputs + first;
+                    // SAFETY: 16 outputs of this token.
+                    unsafe { _mm512_storeu_ps(out.pointer().add(at), finish.of(sums)) };
+                }
             }
-            let out = job.out.pointer().add((token + row) * job.outputs + panel * PANEL);
-            _mm512_storeu_ps(out, y);
         }
+        Job::Gated { sources: [gate, up], kept: None, out: Output::Narrow(out) }
+            if (pair + 1) * PANEL < gate.outputs =>
+        {
+            let first = pair * PANEL;
+            let (gate, up) = (Finish::new(gate, first), Finish::new(up, first));
+            for (t, (g, u)) in sums[0].iter().zip(sums[1]).enumerate() {
+                let y = _mm512_mul_ps(vector::silu(gate.of(g)), up.of(u));
+                // SAFETY: half a line of this token's row.
+                unsafe {
+                    let mut row = out.row(token + t);
+                    let half = &mut row.line(first / 32)[first % 32..][..PANEL];
+                    _mm256_storeu_si256(half.as_mut_ptr().cast(), vector::narrow(y));
+                }
+            }
+        }
+        _ => job::finish(Isa::Amx, job, pair, token, sums),
+    }
+}
+
+/// A source's scale and biases of 16 outputs.
+struct Finish {
+    scale: __m512,
+    bias: Option<__m512>,
+}
+
+impl Finish {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn new(source: &Source<'_>, first: usize) -> Finish {
+        let load = |bias: &[f32]| {
+            let bias: &[f32; PANEL] = bias[first..].first_chunk().expect("a bias for every output");
+            // SAFETY: 16 values.
+            unsafe { _mm512_loadu_ps(bias.as_ptr()) }
+        };
+        Finish { scale: _mm512_set1_ps(source.scale), bias: source.bias.map(load) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn of(&self, sums: &[f32; PANEL]) -> __m512 {
+        // SAFETY: 16 values.
+        let y = _mm512_mul_ps(unsafe { _mm512_loadu_ps(sums.as_ptr()) }, self.scale);
+        self.bias.map_or(y, |bias| _mm512_add_ps(y, bias))
     }
 }
 

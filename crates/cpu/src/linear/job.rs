@@ -1,0 +1,175 @@
+//! What a call computes, as pairs of panels that meet the same tokens: two neighbours of one
+//! matrix, or a gate's panel with the same panel of its partner, so that their products are
+//! mixed before they are ever stored.
+
+use halfbyte_ops::tensor::PANEL;
+use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, gated};
+
+use super::Panels;
+use crate::arena::Place;
+use crate::isa::for_isa;
+use crate::narrow::Output;
+use crate::{Cpu, panel};
+
+/// A matrix with its pointers.
+pub(super) struct Source<'a> {
+    format: WeightFormat,
+    pub(super) scale: f32,
+    panels: &'a [u8],
+    pub(super) outputs: usize,
+    pub(super) bias: Option<&'a [f32]>,
+}
+
+/// One product, or two that are mixed.
+pub(super) enum Job<'a> {
+    Plain {
+        source: Source<'a>,
+        out: Place<f32>,
+    },
+    /// silu(first) * second; the two products are kept where they are wanted.
+    Gated {
+        sources: [Source<'a>; 2],
+        kept: Option<[Place<f32>; 2]>,
+        out: Output,
+    },
+}
+
+impl<'a> Source<'a> {
+    fn new(cpu: &Cpu, matrix: &Matrix) -> Result<Source<'a>> {
+        let weight = &matrix.weight;
+        let place = cpu.arena.place::<u8>("linear", weight.buffer)?;
+        // SAFETY: bounds checked; weights are not written while ops run (`&mut self`).
+        let memory: &'a [u8] = unsafe { place.slice(0, weight.buffer.bytes) };
+        Ok(Source {
+            format: weight.format,
+            scale: panel::scale(weight, memory),
+            panels: &memory[panel::HEADER..],
+            outputs: weight.rows,
+            bias: matrix.bias.map(|bias| cpu.arena.vector("linear", bias)).transpose()?,
+        })
+    }
+
+    fn panel(&self, index: usize, units: usize) -> Option<&'a [u8]> {
+        let bytes = units * self.format.unit_bytes();
+        (index * PANEL < self.outputs).then(|| &self.panels[index * bytes..][..bytes])
+    }
+
+    /// Products of 16 outputs from `first` on, from their sums.
+    #[inline(always)]
+    fn finish(&self, first: usize, sums: &[f32; PANEL]) -> [f32; PANEL] {
+        let mut y = [0.0; PANEL];
+        for (y, sum) in y.iter_mut().zip(sums) {
+            *y = sum * self.scale;
+        }
+        if let Some(bias) = self.bias {
+            for (y, bias) in y.iter_mut().zip(&bias[first..]) {
+                *y += bias;
+            }
+        }
+        y
+    }
+}
+
+impl<'a> Job<'a> {
+    pub(super) fn plain(cpu: &Cpu, product: &Product) -> Result<Job<'a>> {
+        let source = Source::new(cpu, &product.matrix)?;
+        Ok(Job::Plain { source, out: cpu.arena.rows("linear", product.out)? })
+    }
+
+    pub(super) fn gated(
+        cpu: &Cpu,
+        gate: Matrix,
+        up: Matrix,
+        kept: Option<(Rows, Rows)>,
+        out: Rows,
+    ) -> Result<Job<'a>> {
+        let keep = |(gate, up)| Ok([cpu.arena.rows("gated", gate)?, cpu.arena.rows("gated", up)?]);
+        Ok(Job::Gated {
+            sources: [Source::new(cpu, &gate)?, Source::new(cpu, &up)?],
+            kept: kept.map(keep).transpose()?,
+            out: cpu.arena.output("gated", out)?,
+        })
+    }
+
+    /// Of both panels the same format and, where there are two matrices, the same outputs.
+    fn first(&self) -> &Source<'a> {
+        match self {
+            Job::Plain { source, .. } => source,
+            Job::Gated { sources, .. } => &sources[0],
+        }
+    }
+
+    pub(super) fn format(&self) -> WeightFormat {
+        self.first().format
+    }
+
+    /// Panels from one pair's to the next, in each of the two streams.
+    pub(super) fn step(&self) -> usize {
+        match self {
+            Job::Plain { .. } => 2,
+            Job::Gated { .. } => 1,
+        }
+    }
+
+    pub(super) fn pairs(&self) -> usize {
+        self.first().outputs.div_ceil(self.step() * PANEL)
+    }
+
+    pub(super) fn panels(&self, pair: usize, units: usize) -> Panels<'a> {
+        match self {
+            Job::Plain { source, .. } => [2 * pair, 2 * pair + 1].map(|panel| source.panel(panel, units)),
+            Job::Gated { sources: [gate, up], .. } => [gate.panel(pair, units), up.panel(pair, units)],
+        }
+    }
+}
+
+for_isa! {
+/// Writes a pair's products for the tokens from `token` on, from their sums. No other thread
+/// writes these outputs.
+pub(super) fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; PANEL]]; 2]) {
+    match job {
+        Job::Plain { source, out } => {
+            for (panel, sums) in [2 * pair, 2 * pair + 1].into_iter().zip(sums) {
+                one_panel(source, *out, panel * PANEL, token, sums);
+            }
+        }
+        Job::Gated { sources: [gate, up], kept, out } => {
+            let (first, outputs) = (pair * PANEL, gate.outputs);
+            let count = PANEL.min(outputs - first);
+            for (t, (g, u)) in sums[0].iter().zip(sums[1]).enumerate() {
+                let (g, u) = (gate.finish(first, g), up.finish(first, u));
+                if let Some(kept) = kept {
+                    store(kept[0], (token + t) * outputs + first, &g[..count]);
+                    store(kept[1], (token + t) * outputs + first, &u[..count]);
+                }
+                let mut y = [0.0; PANEL];
+                for i in 0..PANEL {
+                    y[i] = gated::forward(g[i], u[i]);
+                }
+                // SAFETY: outputs of this job that no other thread writes.
+                unsafe { out.put(token + t, first, &y[..count]) };
+            }
+        }
+    }
+}
+}
+
+#[inline(always)]
+fn one_panel(source: &Source<'_>, out: Place<f32>, first: usize, token: usize, sums: &[[f32; PANEL]]) {
+    let outputs = source.outputs;
+    if first + PANEL <= outputs {
+        for (t, sums) in sums.iter().enumerate() {
+            store(out, (token + t) * outputs + first, &source.finish(first, sums));
+        }
+    } else if first < outputs {
+        for (t, sums) in sums.iter().enumerate() {
+            store(out, (token + t) * outputs + first, &source.finish(first, sums)[..outputs - first]);
+        }
+    }
+}
+
+#[inline(always)]
+fn store(out: Place<f32>, at: usize, y: &[f32]) {
+    // SAFETY: outputs of a job inside their rows, which no other thread writes (`finish`).
+    unsafe { out.slice_mut(at, y.len()) }.copy_from_slice(y);
+}

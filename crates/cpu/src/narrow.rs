@@ -1,0 +1,151 @@
+//! Narrow rows: bf16 in tiles of 16 rows by 32 columns, which AMX loads as they are.
+//!
+//! `[rows / 16][columns / 32][16 rows][32 columns]`; columns are padded to a whole unit with
+//! zeros, rows to 32 with anything (their products are never looked at).
+
+use halfbyte_formats::bf16;
+use halfbyte_ops::Rows;
+use halfbyte_ops::tensor::{PANEL, UNIT};
+
+use crate::arena::Place;
+use crate::isa::for_isa;
+
+/// Columns of a tile.
+const LINE: usize = 32;
+
+/// 32 columns of one row.
+pub(crate) type Line = [u16; LINE];
+
+/// Narrow rows that ops write, each row by one thread.
+#[derive(Clone, Copy)]
+pub(crate) struct NarrowRows {
+    start: Place<Line>,
+    columns: usize,
+}
+
+impl NarrowRows {
+    /// At `start` there is room for [`Rows::narrow_bytes`].
+    pub(crate) fn new(start: Place<u8>, columns: usize) -> NarrowRows {
+        NarrowRows { start: start.cast(), columns }
+    }
+
+    fn lines(&self) -> usize {
+        self.columns.next_multiple_of(UNIT) / LINE
+    }
+
+    /// Where the tiles begin.
+    pub(crate) fn tiles(&self) -> *const u8 {
+        self.start.pointer().cast_const().cast()
+    }
+
+    /// # Safety
+    /// The row exists, and nobody else uses the columns that the caller will touch.
+    pub(crate) unsafe fn row(&self, row: usize) -> NarrowRow {
+        let first = row / PANEL * self.lines() * PANEL + row % PANEL;
+        // SAFETY: by the caller's promise.
+        NarrowRow { first: unsafe { self.start.pointer().add(first) }, columns: self.columns }
+    }
+}
+
+/// One narrow row, to read or to write.
+pub(crate) struct NarrowRow {
+    first: *mut Line,
+    columns: usize,
+}
+
+impl NarrowRow {
+    /// Columns `32 index..`.
+    #[inline(always)]
+    pub(crate) fn line(&mut self, index: usize) -> &mut Line {
+        assert!(index < self.columns.next_multiple_of(UNIT) / LINE);
+        // SAFETY: the line exists; the maker of this row promised that it is ours.
+        unsafe { &mut *self.first.add(index * PANEL) }
+    }
+
+    /// Columns `first..`, which may begin and end anywhere; after the last column come zeros.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, first: usize, x: &[f32]) {
+        let (whole, rest) = x.as_chunks::<PANEL>();
+        if first.is_multiple_of(PANEL) {
+            for (i, x) in whole.iter().enumerate() {
+                let at = first + i * PANEL;
+                let half = &mut self.line(at / LINE).as_chunks_mut::<PANEL>().0[at / PANEL % 2];
+                for i in 0..PANEL {
+                    half[i] = bf16::encode(x[i]);
+                }
+            }
+            self.put_each(first + whole.len() * PANEL, rest);
+        } else {
+            self.put_each(first, x);
+        }
+        if first + x.len() == self.columns {
+            self.pad();
+        }
+    }
+
+    #[inline(always)]
+    fn put_each(&mut self, first: usize, x: &[f32]) {
+        for (at, x) in (first..).zip(x) {
+            self.line(at / LINE)[at % LINE] = bf16::encode(*x);
+        }
+    }
+
+    /// Zeros after the last column.
+    #[inline(always)]
+    fn pad(&mut self) {
+        for at in self.columns..self.columns.next_multiple_of(UNIT) {
+            self.line(at / LINE)[at % LINE] = 0;
+        }
+    }
+}
+
+for_isa! {
+/// A row from f32.
+pub(crate) fn narrow(x: &[f32], out: &mut NarrowRow) {
+    out.put(0, x)
+}
+}
+
+for_isa! {
+/// A row to f32, padding included where `out` has room for it.
+pub(crate) fn widen(x: &mut NarrowRow, out: &mut [f32]) {
+    for (index, out) in out.chunks_mut(LINE).enumerate() {
+        for (out, x) in out.iter_mut().zip(x.line(index)) {
+            *out = bf16::decode(*x);
+        }
+    }
+}
+}
+
+/// Where an op puts rows that are wide or narrow.
+#[derive(Clone, Copy)]
+pub(crate) enum Output {
+    Wide(Place<f32>, usize),
+    Narrow(NarrowRows),
+}
+
+impl Output {
+    pub(crate) fn new(start: Place<u8>, rows: Rows) -> Output {
+        match rows.narrow {
+            true => Output::Narrow(NarrowRows::new(start, rows.columns)),
+            false => Output::Wide(start.cast(), rows.columns),
+        }
+    }
+
+    /// Columns `first..` of a row.
+    ///
+    /// # Safety
+    /// They exist, and nobody else uses them meanwhile.
+    #[inline(always)]
+    pub(crate) unsafe fn put(&self, row: usize, first: usize, x: &[f32]) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match self {
+                Output::Wide(start, columns) => {
+                    start.slice_mut(row * columns + first, x.len()).copy_from_slice(x);
+                }
+                Output::Narrow(rows) => rows.row(row).put(first, x),
+            }
+        }
+    }
+}

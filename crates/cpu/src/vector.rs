@@ -1,0 +1,90 @@
+//! AVX-512 by hand for what is computed for every score and every gate: the same bits as
+//! `halfbyte_ops::math` and `halfbyte_formats::bf16`, in half the instructions.
+
+use std::arch::x86_64::*;
+
+/// e^x as `math::exp`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn exp(x: __m512) -> __m512 {
+    let set = _mm512_set1_ps;
+    // In this order both pass a NaN on.
+    let clamped = _mm512_max_ps(set(-87.0), _mm512_min_ps(set(88.7), x));
+    let shift = set(12_582_912.0);
+    let n = _mm512_sub_ps(_mm512_fmadd_ps(clamped, set(std::f32::consts::LOG2_E), shift), shift);
+    let r = _mm512_fmadd_ps(n, set(-0.693_145_75), clamped);
+    let r = _mm512_fmadd_ps(n, set(-1.428_606_8e-6), r);
+    let mut p = set(1.388_888_9e-3);
+    p = _mm512_fmadd_ps(p, r, set(8.333_334e-3));
+    p = _mm512_fmadd_ps(p, r, set(4.166_666_8e-2));
+    p = _mm512_fmadd_ps(p, r, set(0.166_666_67));
+    p = _mm512_fmadd_ps(p, r, set(0.5));
+    p = _mm512_fmadd_ps(p, r, set(1.0));
+    p = _mm512_fmadd_ps(p, r, set(1.0));
+    // Not less than -87: a NaN stays.
+    _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, set(-87.0)), p, n)
+}
+
+/// x / (1 + e^-x) as `math::silu`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+pub(crate) fn silu(x: __m512) -> __m512 {
+    let minus = _mm512_xor_ps(x, _mm512_set1_ps(-0.0));
+    _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0), exp(minus)))
+}
+
+/// Nearest bf16 as `bf16::encode`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn narrow(x: __m512) -> __m256i {
+    let bits = _mm512_castps_si512(x);
+    let upper = _mm512_srli_epi32::<16>(bits);
+    let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+    let up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+    _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(_mm512_srli_epi32::<16>(up), nan, quiet))
+}
+
+#[cfg(test)]
+mod tests {
+    use halfbyte_formats::bf16;
+    use halfbyte_ops::math;
+
+    use super::*;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+    fn compare(x: [f32; 16]) {
+        let (mut e, mut s, mut b) = ([0.0f32; 16], [0.0f32; 16], [0u16; 16]);
+        // SAFETY: 16 values each.
+        unsafe {
+            let v = _mm512_loadu_ps(x.as_ptr());
+            _mm512_storeu_ps(e.as_mut_ptr(), exp(v));
+            _mm512_storeu_ps(s.as_mut_ptr(), silu(v));
+            _mm256_storeu_si256(b.as_mut_ptr().cast(), narrow(v));
+        }
+        for i in 0..16 {
+            let same = |got: f32, want: f32| got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+            assert!(same(e[i], math::exp(x[i])), "exp({:e}): {:e}, {:e}", x[i], e[i], math::exp(x[i]));
+            assert!(same(s[i], math::silu(x[i])), "silu({:e}): {:e}, {:e}", x[i], s[i], math::silu(x[i]));
+            assert_eq!(b[i], bf16::encode(x[i]), "narrow({:e})", x[i]);
+        }
+    }
+
+    #[test]
+    fn registers_give_the_bits_of_the_reference() {
+        if !crate::Isa::Avx512.available() {
+            eprintln!("skipped: this machine has no avx512");
+            return;
+        }
+        // Every 1,021st number there is: signs, zeros, subnormal numbers, infinities, NaN.
+        for first in (0..u32::MAX - 16 * 1021).step_by(16 * 1021) {
+            // SAFETY: AVX-512 was found.
+            unsafe { compare(std::array::from_fn(|i| f32::from_bits(first + i as u32 * 1021))) };
+        }
+        for first in -90 * 64..90 * 64 {
+            // SAFETY: as above.
+            unsafe { compare(std::array::from_fn(|i| (first * 16 + i as i32) as f32 / 1024.0)) };
+        }
+    }
+}
