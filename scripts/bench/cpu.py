@@ -5,9 +5,8 @@
   python scripts/bench/cpu.py --peers cpu_peers.py --model qwen3-0.6b=qwen3-0.6b-random.gguf \\
       --random qwen3-0.6b=configs/qwen3-0.6b.json
 
-Each round measures halfbyte (with its ceilings) and llama.cpp, one after the other; transformers
-is measured before the first and after the last round, because loading it takes longest. Medians
-of all rounds; ratios from the medians. `--random NAME=config.json` lets halfbyte use random
+Each round measures halfbyte (with its ceilings), llama.cpp and transformers one after the other,
+so that all of them meet the machine's good and bad minutes. Medians of all rounds; ratios from the medians. `--random NAME=config.json` lets halfbyte use random
 weights of that shape where the peer reads a synthetic file (`cpu_peers.py synth`).
 Needs: a release build of halfbyte, and the packages that cpu_peers.py names.
 """
@@ -24,7 +23,7 @@ def run(command):
 def peer(a, task, name, path, extra=()):
     with tempfile.NamedTemporaryFile(suffix=".json") as f:
         run([sys.executable, a.peers, task, "--model", f"{name}={path}", "--threads", str(a.threads),
-             "--repeat", str(a.peer_repeat), "--json", f.name, *extra])
+             "--repeat", str(a.repeat), "--json", f.name, *extra])
         d = json.load(open(f.name))
     while isinstance(d, (dict, list)) and "decode_tok_s" not in d:   # the driver nests results by task and model
         d = next(v for v in (d.values() if isinstance(d, dict) else d) if isinstance(v, (dict, list)))
@@ -33,7 +32,7 @@ def peer(a, task, name, path, extra=()):
 
 def ours(a, path, config):
     source = ["--random", config] if config else [path]
-    return json.loads(run([a.halfbyte, "bench", *source, "--threads", str(a.threads), "--repeat", "1", "--json"]))
+    return json.loads(run([a.halfbyte, "bench", *source, "--threads", str(a.threads), "--repeat", str(a.repeat), "--json"]))
 
 
 def main():
@@ -44,20 +43,18 @@ def main():
     p.add_argument("--random", action="append", default=[], type=lambda s: s.split("=", 1), metavar="NAME=config.json")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--peer-repeat", type=int, default=2)
+    p.add_argument("--repeat", type=int, default=2, help="of every program in a round; the median counts")
     p.add_argument("--no-transformers", action="store_true")
     p.add_argument("--json", help="also write the results here")
     a = p.parse_args()
     random, results = dict(a.random), {}
     for name, path in a.model:
         hf, llama, half = [], [], []
-        if not a.no_transformers:
-            hf.append(peer(a, "hf", name, path, ["--dtype", "bfloat16"]))
         for _ in range(a.rounds):
             half.append(ours(a, path, random.get(name)))
             llama.append(peer(a, "llamacpp", name, path))
-        if not a.no_transformers:
-            hf.append(peer(a, "hf", name, path, ["--dtype", "bfloat16"]))
+            if not a.no_transformers:
+                hf.append(peer(a, "hf", name, path, ["--dtype", "bfloat16"]))
         med = lambda xs: statistics.median(xs)
         key = lambda k: med([h[k] for h in half])
         r = {"prefill": {"halfbyte": key("prefill_tok_s"), "llama.cpp": med([x[0] for x in llama])},

@@ -70,7 +70,7 @@ fn linear(
             let buffer = Buffer { offset: i % count * bytes.next_multiple_of(64), bytes };
             let weight = Weight { buffer, rows, columns, format };
             let start = Instant::now();
-            cpu.linear(x, &[Product { matrix: Matrix { weight, bias: None }, out }]).expect("fits");
+            cpu.linear(x, &[Product::new(Matrix { weight, bias: None }, out)]).expect("fits");
             times.push(start.elapsed().as_secs_f64());
         }
         // The calls that nothing disturbed: a shared machine's cores are taken away for milliseconds.

@@ -58,7 +58,8 @@ impl Session {
         Session(())
     }
 
-    /// sums[i][j] = rows 16 i.. of a times columns of b's tile j, over `groups` of 32.
+    /// sums[i][j] = rows 16 i.. of a times columns of b's tile j, over `groups` of 32. B passes
+    /// by (T1), so that a stays in the first-level cache for the next b.
     ///
     /// # Safety
     /// `a` has `groups` tiles, and as many `second` bytes later; `b` has `groups` times two tiles.
@@ -76,8 +77,8 @@ impl Session {
                 "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
                 "2:",
                 "tileloadd tmm4, [{a} + {line}*1]",
-                "tileloadd tmm6, [{b} + {line}*1]",
-                "tileloadd tmm7, [{b} + {line}*1 + 1024]",
+                "tileloaddt1 tmm6, [{b} + {line}*1]",
+                "tileloaddt1 tmm7, [{b} + {line}*1 + 1024]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm5, [{a2} + {line}*1]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
@@ -112,8 +113,8 @@ impl Session {
                 "tilezero tmm0", "tilezero tmm1",
                 "2:",
                 "tileloadd tmm4, [{a} + {line}*1]",
-                "tileloadd tmm6, [{b} + {line}*1]",
-                "tileloadd tmm7, [{b} + {line}*1 + 1024]",
+                "tileloaddt1 tmm6, [{b} + {line}*1]",
+                "tileloaddt1 tmm7, [{b} + {line}*1 + 1024]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "add {a}, 1024", "add {b}, 2048",
@@ -211,7 +212,7 @@ impl Session {
                 "tilezero tmm0",
                 "2:",
                 "tileloadd tmm4, [{a} + {stride}*1]",
-                "tileloadd tmm6, [{b} + {line}*1]",
+                "tileloaddt1 tmm6, [{b} + {line}*1]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "add {a}, 64", "add {b}, {group_step}",
                 "dec {groups}",

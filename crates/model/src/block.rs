@@ -21,15 +21,31 @@ pub(crate) fn forward<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Obs
     let normed = input(at.normed, &[w.q, w.k, w.v]);
     b.rms_norm(at.residual, w.input_norm, pass.norm_eps, normed)?;
     o.see(b, Stage::InputNorm, normed)?;
-    attention(b, w, pass, normed, o)?; // normed -> mixed
-    b.add(at.mixed, at.residual)?;
+    attention(b, w, pass, normed, o)?; // normed -> residual
     o.see(b, Stage::AttnResidual, at.residual)?;
     let normed = input(at.normed, &[w.gate, w.up]);
     b.rms_norm(at.residual, w.post_norm, pass.norm_eps, normed)?;
     o.see(b, Stage::PostNorm, normed)?;
-    feed_forward(b, w, pass, normed, o)?; // normed -> fed
-    b.add(at.fed, at.residual)?;
+    feed_forward(b, w, pass, normed, o)?; // normed -> residual
     o.see(b, Stage::MlpResidual, at.residual)
+}
+
+/// Adds a product to the residual. Who watches sees the product by itself first.
+fn add<B: Backend>(
+    b: &mut B,
+    x: Rows,
+    matrix: Matrix,
+    pass: &Pass,
+    stage: Stage,
+    o: &mut Observer<'_>,
+) -> Result<()> {
+    let at = &pass.at;
+    if !o.watches() {
+        return Ok(b.linear(x, &[Product { matrix, out: at.residual, added: true }])?);
+    }
+    b.linear(x, &[Product::new(matrix, at.part)])?;
+    o.see(b, stage, at.part)?;
+    Ok(b.add(at.part, at.residual)?)
 }
 
 /// Rows that these matrices take: narrow, unless one of them wants its input as it is.
@@ -48,8 +64,7 @@ fn attention<B: Backend>(
     o: &mut Observer<'_>,
 ) -> Result<()> {
     let at = &pass.at;
-    let product = |matrix, out| Product { matrix, out };
-    b.linear(normed, &[product(w.q, at.q), product(w.k, at.k), product(w.v, at.v)])?;
+    b.linear(normed, &[Product::new(w.q, at.q), Product::new(w.k, at.k), Product::new(w.v, at.v)])?;
     o.see(b, Stage::Q, at.q)?;
     o.see(b, Stage::K, at.k)?;
     o.see(b, Stage::V, at.v)?;
@@ -67,8 +82,7 @@ fn attention<B: Backend>(
     let attended = input(at.attended, &[w.o]);
     b.attend(at.q, &w.cache, sight, attended)?;
     o.see(b, Stage::Attend, attended)?;
-    b.linear(attended, &[product(w.o, at.mixed)])?;
-    o.see(b, Stage::O, at.mixed)
+    add(b, attended, w.o, pass, Stage::O, o)
 }
 
 fn feed_forward<B: Backend>(
@@ -88,6 +102,5 @@ fn feed_forward<B: Backend>(
         o.see(b, Stage::Up, at.up)?;
     }
     o.see(b, Stage::MlpMix, activated)?;
-    b.linear(activated, &[Product { matrix: w.down, out: at.fed }])?;
-    o.see(b, Stage::Down, at.fed)
+    add(b, activated, w.down, pass, Stage::Down, o)
 }

@@ -28,11 +28,10 @@ pub(crate) struct Values {
     pub(crate) k: Rows,
     pub(crate) v: Rows,
     pub(crate) attended: Rows,
-    pub(crate) mixed: Rows,
     pub(crate) gate: Rows,
     pub(crate) up: Rows,
     pub(crate) activated: Rows,
-    pub(crate) fed: Rows,
+    pub(crate) part: Rows,
 }
 
 /// The decoder on a device. Holds handles; the numbers are in the device's arena.
@@ -44,7 +43,7 @@ pub struct Decoder<B: Backend> {
     embedding: Weight,
     final_norm: Vector,
     head: Weight,
-    buffers: [Buffer; 13],
+    buffers: [Buffer; 12],
     chunk: usize,
     logit_rows: usize,
     context: usize,
@@ -56,7 +55,7 @@ pub struct Decoder<B: Backend> {
     tokens: Vec<u32>,
 }
 
-const VALUES: [Value; 13] = [
+const VALUES: [Value; 12] = [
     Value::Residual,
     Value::Normed,
     Value::Turns,
@@ -64,11 +63,10 @@ const VALUES: [Value; 13] = [
     Value::K,
     Value::V,
     Value::Attended,
-    Value::Mixed,
     Value::Gate,
     Value::Up,
     Value::Activated,
-    Value::Fed,
+    Value::Part,
     Value::Logits,
 ];
 
@@ -87,7 +85,7 @@ impl<B: Backend> Decoder<B> {
             true => embedding,
             false => handles.weight(TensorName::Head)?,
         };
-        let mut buffers = [Buffer::default(); 13];
+        let mut buffers = [Buffer::default(); 12];
         for (buffer, value) in buffers.iter_mut().zip(VALUES) {
             *buffer = handles.buffer(Name::Value(value))?;
         }
@@ -208,11 +206,10 @@ impl<B: Backend> Decoder<B> {
             k: rows(4, kv),
             v: rows(5, kv),
             attended: rows(6, q),
-            mixed: rows(7, a.hidden_size),
-            gate: rows(8, a.intermediate_size),
-            up: rows(9, a.intermediate_size),
-            activated: rows(10, a.intermediate_size),
-            fed: rows(11, a.hidden_size),
+            gate: rows(7, a.intermediate_size),
+            up: rows(8, a.intermediate_size),
+            activated: rows(9, a.intermediate_size),
+            part: rows(10, a.hidden_size),
         }
     }
 
@@ -252,8 +249,8 @@ impl<B: Backend> Decoder<B> {
             observer.start = chunk_start + first;
             self.backend.rms_norm(x, self.final_norm, eps, normed)?;
             observer.see(&mut self.backend, Stage::FinalNorm, normed)?;
-            let out = Rows::new(self.buffers[12], count, vocabulary);
-            self.backend.linear(normed, &[Product { matrix: head, out }])?;
+            let out = Rows::new(self.buffers[11], count, vocabulary);
+            self.backend.linear(normed, &[Product::new(head, out)])?;
             observer.see(&mut self.backend, Stage::Head, out)?;
             let logits = &mut self.logits[..count * vocabulary];
             self.backend.read(out, logits)?;

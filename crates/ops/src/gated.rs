@@ -8,7 +8,7 @@ use crate::{Backend, Matrix, Product, Rows, WeightFormat, linear, math};
 pub fn check_shapes(x: Rows, gate: Matrix, up: Matrix, kept: Option<(Rows, Rows)>, out: Rows) -> Result<()> {
     let wide = Rows::new(out.buffer, out.rows, out.columns);
     let (first, second) = kept.unwrap_or((wide, wide));
-    linear::check_shapes(x, &[Product { matrix: gate, out: first }, Product { matrix: up, out: second }])?;
+    linear::check_shapes(x, &[Product::new(gate, first), Product::new(up, second)])?;
     check(
         out.rows == x.rows
             && out.columns == gate.weight.rows

@@ -4,7 +4,7 @@
 //!                     -> rms_norm -> gated -> linear -> add) x L -> rms_norm -> linear
 //!
 //! Each op has a file of its own with the maths, the shapes, a plain reference and a contract:
-//! one test body that every backend runs. All outputs are overwritten, except `add`, which adds.
+//! one test body that every backend runs. All outputs are overwritten, except where a name says that they are added to.
 //! Backward ops will stand beside their forward in the same files.
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,15 @@ pub struct Product {
     pub matrix: Matrix,
     /// `[t, n]`.
     pub out: Rows,
+    /// Whether the result is added to what is there, as [`Backend::add`] would do.
+    pub added: bool,
+}
+
+impl Product {
+    /// A product that overwrites its output.
+    pub fn new(matrix: Matrix, out: Rows) -> Product {
+        Product { matrix, out, added: false }
+    }
 }
 
 /// Where the queries of an [`Backend::attend`] call stand and what they may see.

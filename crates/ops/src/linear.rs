@@ -8,7 +8,7 @@ use crate::{Backend, Matrix, Product, Rows, WeightFormat};
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, products: &[Product]) -> Result<()> {
-    for Product { matrix: Matrix { weight, bias }, out } in products {
+    for Product { matrix: Matrix { weight, bias }, out, .. } in products {
         let fits = weight.columns == x.columns
             && !(x.narrow && weight.format == WeightFormat::F32)
             && !out.narrow
@@ -73,13 +73,16 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             let out = bench.output(tokens, outputs);
             let out2 = bench.output(tokens, 24);
             let products = [
-                Product { matrix: Matrix { weight, bias }, out },
-                Product { matrix: Matrix { weight: weight2, bias: None }, out: out2 },
+                Product::new(Matrix { weight, bias }, out),
+                Product::new(Matrix { weight: weight2, bias: None }, out2),
             ];
             bench.backend.linear(x, &products).unwrap();
             let what = format!("{} {tokens}x{outputs}x{inputs}", format.name());
             assert_same_bits(&bench.read(out), &want, &what);
             assert_same_bits(&bench.read(out2), &want2, &what);
+            let sums: Vec<f32> = want.iter().map(|y| y + y).collect();
+            bench.backend.linear(x, &[Product { added: true, ..products[0] }]).unwrap();
+            assert_same_bits(&bench.read(out), &sums, &what);
             check_narrow(&mut bench, x, products[0]);
         }
     }

@@ -103,11 +103,10 @@ pub enum Value {
     K,
     V,
     Attended,
-    Mixed,
     Gate,
     Up,
     Activated,
-    Fed,
+    Part,
     Logits,
 }
 

@@ -47,8 +47,9 @@ pub fn plan(
 
 type Item = (Name, Group, Option<(Stage, Stage)>, usize);
 
-/// Gate and up are mixed as they are computed; only where their formats differ (`mixed`), or
-/// someone watches, do they need a place of their own.
+/// Gate and up are mixed as they are computed, and what is added to the residual is added at once;
+/// only who watches sees them, in places for few tokens. Gate and up of different formats
+/// (`mixed`) are stored for all.
 fn values(a: &Architecture, settings: &Settings, mixed: bool) -> Vec<Item> {
     let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
     let rows = |value, rows: usize, columns: usize, first, last| {
@@ -67,11 +68,10 @@ fn values(a: &Architecture, settings: &Settings, mixed: bool) -> Vec<Item> {
         value(Value::K, kv, S::K, S::Attend),
         value(Value::V, kv, S::V, S::Attend),
         value(Value::Attended, q, S::Attend, S::O),
-        value(Value::Mixed, a.hidden_size, S::O, S::AttnResidual),
         rows(Value::Gate, seldom, a.intermediate_size, S::Gate, S::MlpMix),
         rows(Value::Up, seldom, a.intermediate_size, S::Gate, S::MlpMix),
         value(Value::Activated, a.intermediate_size, S::Gate, S::Down),
-        value(Value::Fed, a.hidden_size, S::Down, S::MlpResidual),
+        rows(Value::Part, settings.chunk.min(WATCHED), a.hidden_size, S::O, S::MlpResidual),
         (Name::Value(Value::Logits), Group::Logits, Some((S::Head, S::Head)), logits),
     ]
 }

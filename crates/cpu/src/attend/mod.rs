@@ -24,9 +24,12 @@ use crate::narrow::Output;
 /// Queries of a chunk of work.
 const QUERIES: usize = 16;
 
+/// Between rows of scores: rows a power of two apart would push each other out of the cache.
+const PADDING: usize = KEYS;
+
 /// Bytes of scratch for each thread.
 pub(crate) fn scratch(context: usize, head_dim: usize) -> usize {
-    let keys = context.next_multiple_of(KEYS);
+    let keys = context.next_multiple_of(KEYS) + PADDING;
     let width = Cache::padded_head(head_dim);
     QUERIES * (keys * 6 + width * 2 + width.max(64) * 4) + 4 * width * PANEL * 2
 }
@@ -122,7 +125,7 @@ impl Task<'_> {
     /// # Safety
     /// This thread alone writes the block's outputs and `scratch`.
     unsafe fn block(&self, block: &Block, scratch: Place<u8>) {
-        let keys = block.key_tiles.end * KEYS;
+        let keys = block.key_tiles.end * KEYS + PADDING;
         // SAFETY: `scratch` has room for these parts one after the other (see `scratch`).
         let (scores, rest) = unsafe {
             let scores = Place(scratch.0.cast::<f32>());

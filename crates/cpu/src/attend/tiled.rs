@@ -112,14 +112,11 @@ unsafe fn soften(
     keys: usize,
 ) -> [f32; QUERIES] {
     let mut totals = [0.0f32; QUERIES];
-    let start = block.key_tiles.start * KEYS;
+    let (start, count) = (block.key_tiles.start * KEYS, block.key_tiles.len() * KEYS);
     for (i, total) in totals.iter_mut().enumerate() {
         // SAFETY: row i of scores and probabilities.
         let (p, narrow) = unsafe {
-            (
-                scores.slice_mut(i * keys + start, keys - start),
-                probabilities.slice_mut(i * keys + start, keys - start),
-            )
+            (scores.slice_mut(i * keys + start, count), probabilities.slice_mut(i * keys + start, count))
         };
         if i < block.count {
             let visible = task.visible(block.first + i);

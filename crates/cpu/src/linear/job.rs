@@ -25,6 +25,7 @@ pub(super) enum Job<'a> {
     Plain {
         source: Source<'a>,
         out: Place<f32>,
+        added: bool,
     },
     /// silu(first) * second; the two products are kept where they are wanted.
     Gated {
@@ -73,7 +74,7 @@ impl<'a> Source<'a> {
 impl<'a> Job<'a> {
     pub(super) fn plain(cpu: &Cpu, product: &Product) -> Result<Job<'a>> {
         let source = Source::new(cpu, &product.matrix)?;
-        Ok(Job::Plain { source, out: cpu.arena.rows("linear", product.out)? })
+        Ok(Job::Plain { source, out: cpu.arena.rows("linear", product.out)?, added: product.added })
     }
 
     pub(super) fn gated(
@@ -128,9 +129,9 @@ for_isa! {
 /// writes these outputs.
 pub(super) fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; PANEL]]; 2]) {
     match job {
-        Job::Plain { source, out } => {
+        Job::Plain { source, out, added } => {
             for (panel, sums) in [2 * pair, 2 * pair + 1].into_iter().zip(sums) {
-                one_panel(source, *out, panel * PANEL, token, sums);
+                one_panel(source, *out, *added, panel * PANEL, token, sums);
             }
         }
         Job::Gated { sources: [gate, up], kept, out } => {
@@ -155,16 +156,26 @@ pub(super) fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; PA
 }
 
 #[inline(always)]
-fn one_panel(source: &Source<'_>, out: Place<f32>, first: usize, token: usize, sums: &[[f32; PANEL]]) {
+fn one_panel(
+    source: &Source<'_>,
+    out: Place<f32>,
+    added: bool,
+    first: usize,
+    token: usize,
+    sums: &[[f32; PANEL]],
+) {
     let outputs = source.outputs;
-    if first + PANEL <= outputs {
-        for (t, sums) in sums.iter().enumerate() {
-            store(out, (token + t) * outputs + first, &source.finish(first, sums));
+    let count = PANEL.min(outputs.saturating_sub(first));
+    for (t, sums) in sums.iter().enumerate().take(if count == 0 { 0 } else { sums.len() }) {
+        let at = (token + t) * outputs + first;
+        let mut y = source.finish(first, sums);
+        if added {
+            // SAFETY: as in `store`.
+            for (y, out) in y.iter_mut().zip(unsafe { out.slice(at, count) }) {
+                *y += out;
+            }
         }
-    } else if first < outputs {
-        for (t, sums) in sums.iter().enumerate() {
-            store(out, (token + t) * outputs + first, &source.finish(first, sums)[..outputs - first]);
-        }
+        store(out, at, &y[..count]);
     }
 }
 

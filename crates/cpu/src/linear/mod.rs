@@ -74,8 +74,7 @@ pub(crate) fn gated(
     gated::check_shapes(x, gate, up, kept, out)?;
     match kept {
         Some((first, second)) if gate.weight.format != up.weight.format => {
-            let products = [Product { matrix: gate, out: first }, Product { matrix: up, out: second }];
-            forward(cpu, x, &products)?;
+            forward(cpu, x, &[Product::new(gate, first), Product::new(up, second)])?;
             rows::gated(cpu, first, second, out)
         }
         _ => {

@@ -97,13 +97,19 @@ fn decode_pair(format: WeightFormat, panels: &Panels<'_>, out: &mut [u8]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]; 2]) {
     match job {
-        Job::Plain { source, out } if (2 * pair + 2) * PANEL <= source.outputs => {
+        Job::Plain { source, out, added } if (2 * pair + 2) * PANEL <= source.outputs => {
             for (first, sums) in [2 * pair * PANEL, (2 * pair + 1) * PANEL].into_iter().zip(sums) {
                 let finish = Finish::new(source, first);
                 for (t, sums) in sums.iter().enumerate() {
-                    let at = (token + t) * source.outputs + first;
                     // SAFETY: 16 outputs of this token.
-                    unsafe { _mm512_storeu_ps(out.pointer().add(at), finish.of(sums)) };
+                    unsafe {
+                        let out = out.pointer().add((token + t) * source.outputs + first);
+                        let mut y = finish.of(sums);
+                        if *added {
+                            y = _mm512_add_ps(_mm512_loadu_ps(out), y);
+                        }
+                        _mm512_storeu_ps(out, y);
+                    }
                 }
             }
         }
