@@ -261,6 +261,13 @@ fn inspect_tells_what_is_inside() {
     let text = succeed(&["inspect", &toy]);
     assert!(text.contains("qwen3") && text.contains("tied head") && text.contains("2 layers"), "{text}");
     assert!(text.contains("chat template: no"), "{text}");
+    assert!(text.contains("Hugging Face safetensors · qwen3 · 156.1 k parameters"), "{text}");
+    let gguf = place.at("toy.gguf");
+    convert(&toy, &gguf, "gguf", &[]);
+    assert!(succeed(&["inspect", &gguf]).starts_with("GGUF v3 · qwen3 · 156.1 k parameters"));
+    let versions =
+        [&gguf, &toy].map(|model| json_of(&["inspect", model, "--json"])["format_version"].clone());
+    assert_eq!(versions, [json!(3), json!(null)]);
     assert!(succeed(&["inspect", &toy, "--tensors"]).contains("model.layers.1.self_attn.q_norm.weight"));
     let stats = json_of(&["inspect", &modelopt, "--stats", "--json"]);
     let blocks: u64 =
