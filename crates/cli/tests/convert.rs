@@ -311,6 +311,23 @@ fn the_same_seed_makes_the_same_model() {
     assert_eq!(diff(&toy, &other)["same"], json!(false));
 }
 
+/// A matrix of 140 terabytes: more than the disk of any machine that runs this.
+#[test]
+#[cfg(unix)]
+fn what_the_disk_cannot_hold_is_refused_before_the_first_byte() {
+    let place = Place::new("space");
+    let config = json!({
+        "model_type": "llama", "vocab_size": 1 << 22, "hidden_size": 1 << 24, "intermediate_size": 16,
+        "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 16, "tie_word_embeddings": true,
+    });
+    std::fs::write(place.0.join("huge.json"), config.to_string()).unwrap();
+    let (config, out) = (place.at("huge.json"), place.at("out"));
+    let (code, text) = refused(&["init", "--config", &config, "--out", &out]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("bytes, and its disk has") && text.contains("another disk"), "{text}");
+    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 1, "nothing but the config is there");
+}
+
 /// The real model, where its folder is named by HALFBYTE_ASSETS.
 #[test]
 fn smollm2_keeps_every_name_and_shape_through_nvfp4() {
