@@ -204,15 +204,19 @@ fn what_cannot_be_is_refused_with_its_exit_code() {
     assert!(text(&output.stderr).contains("--raw"), "{}", text(&output.stderr));
 }
 
-/// SmolLM2, if its folder is known.
-fn smollm2() -> Option<String> {
+/// A file that is not in the repository, if its folder is known.
+fn asset(name: &str) -> Option<String> {
     let path = std::env::var_os("HALFBYTE_ASSETS")
-        .map(|folder| Path::new(&folder).join("SmolLM2-135M-Instruct.Q4_1.gguf"))
+        .map(|folder| Path::new(&folder).join(name))
         .filter(|path| path.exists());
     if path.is_none() {
-        eprintln!("skipped: HALFBYTE_ASSETS has no SmolLM2-135M-Instruct.Q4_1.gguf");
+        eprintln!("skipped: HALFBYTE_ASSETS has no {name}");
     }
     Some(path?.to_str()?.to_owned())
+}
+
+fn smollm2() -> Option<String> {
+    asset("SmolLM2-135M-Instruct.Q4_1.gguf")
 }
 
 /// Greedy ids equal the reference's, up to a step where its best two logits are closer than `noise`.
@@ -240,4 +244,29 @@ fn smollm2_continues_as_the_reference_does() {
     follows_reference(&model, "chats", &["--weights", "f32", "--cache", "f32"], 1e-3);
     // The reference keeps activations and embedding in f32. Noise is one step of bf16 at a logit of 16 to 32.
     follows_reference(&model, "nvfp4_layers", &["--weights", "nvfp4"], 0.125);
+}
+
+/// `hay` with the secret at the first end of a paragraph after `depth`, asked for at the end; the
+/// words of scripts/check/needle.py.
+fn haystack(hay: &str, depth: f64) -> String {
+    let wanted = (hay.chars().count() as f64 * depth) as usize;
+    let from = hay.char_indices().nth(wanted).map_or(0, |(at, _)| at);
+    let (before, after) = hay.split_at(from + hay[from..].find("\n\n").expect("a paragraph"));
+    let code = "The secret code of the vault is";
+    format!("{before}\n\n{code} 7391. Remember it.\n\n{after}\n\n{code}")
+}
+
+#[test]
+fn smollm2_finds_a_sentence_seven_thousand_tokens_away() {
+    let (Some(model), Some(book)) = (smollm2(), asset("handbook-ch1.txt")) else { return };
+    let hay: String = std::fs::read_to_string(book).unwrap().chars().take(33_000).collect();
+    for depth in [0.5, 0.1] {
+        let flags = ["--raw", "--context", "8192", "--max-tokens", "8", "--weights", "bf16", "--json"];
+        let asked = [&["run", &model, "--prompt", "-"][..], &flags].concat();
+        let output = halfbyte(&asked, &haystack(&hay, depth));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["timings"]["prompt_tokens"].as_u64() >= Some(7_000), "{report}");
+        assert!(report["reply"].as_str().unwrap().contains("7391"), "depth {depth}: {report}");
+    }
 }
