@@ -246,6 +246,45 @@ fn smollm2_continues_as_the_reference_does() {
     follows_reference(&model, "nvfp4_layers", &["--weights", "nvfp4"], 0.125);
 }
 
+/// A conversation of three turns, greedy; the name is told in the first only.
+fn quotes_turn_one(model: &str, says: [&str; 3], name: &str, flags: &[&str]) {
+    let prompts = ["--prompt", says[0], "--followup", says[1], "--followup", says[2]];
+    let talk = [&["run", model][..], &prompts, flags, &["--max-tokens", "120", "--json"]].concat();
+    let report = json_of(&talk);
+    let turns = report["turns"].as_array().unwrap();
+    let number = |turn: usize, key: &str| turns[turn]["timings"][key].as_u64().unwrap();
+    let reply = |turn: usize| turns[turn]["reply"].as_str().unwrap();
+    let replies: Vec<&str> = (0..3).map(reply).collect();
+    assert!(turns.iter().all(|turn| turn["finish"] == "stop"), "{replies:?}");
+    assert!(!says[2].contains(name) && reply(2).contains(name), "{replies:?}");
+    // A message by itself, with the system message and all of the template around it.
+    let alone = |text: &str| {
+        let one = [&["run", model, "--prompt", text][..], flags, &["--max-tokens", "1", "--json"]].concat();
+        json_of(&one)["timings"]["prompt_tokens"].as_u64().unwrap()
+    };
+    assert_eq!((number(0, "prompt_tokens"), number(0, "computed_tokens")), (alone(says[0]), alone(says[0])));
+    let mut cached = 0;
+    for turn in 0..3 {
+        // The last token of a reply is chosen, not yet computed: it comes with the next turn.
+        assert_eq!(number(turn, "prompt_tokens"), cached + number(turn, "computed_tokens"), "turn {turn}");
+        cached = number(turn, "prompt_tokens") + number(turn, "generated_tokens") - 1;
+    }
+    assert_eq!(report["cached_tokens"].as_u64(), Some(cached));
+    // What later turns compute is their own message: two differ by as much as the messages do.
+    let own = |turn: usize| number(turn, "computed_tokens") + alone(says[0]) - alone(says[turn]);
+    assert_eq!(own(1), own(2));
+    assert!(own(1) < alone(says[0]), "the system message is not computed again");
+}
+
+#[test]
+fn smollm2_quotes_turn_one_in_turn_three() {
+    let Some(model) = smollm2() else { return };
+    let dog = ["My dog is called Biscuit.", "How many legs does a dog have?", "What is my dog called?"];
+    quotes_turn_one(&model, dog, "Biscuit", &["--weights", "bf16"]);
+    let cat = ["My cat is called Pepper.", "What is the capital of Italy?", "What is my cat called?"];
+    quotes_turn_one(&model, cat, "Pepper", &["--weights", "nvfp4", "--scales", "search"]);
+}
+
 /// `hay` with the secret at the first end of a paragraph after `depth`, asked for at the end; the
 /// words of scripts/check/needle.py.
 fn haystack(hay: &str, depth: f64) -> String {
