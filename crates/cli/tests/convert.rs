@@ -1,7 +1,9 @@
 //! The built program on a toy model it makes itself: inspect, convert, diff, init, end to end.
 
+mod program;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::{Value, json};
 
@@ -45,7 +47,7 @@ impl Drop for Place {
 }
 
 fn halfbyte(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_halfbyte")).args(args).output().unwrap()
+    program::halfbyte().args(args).output().unwrap()
 }
 
 fn succeed(args: &[&str]) -> String {

@@ -1,13 +1,15 @@
 //! `run` and `chat` as a person calls them: a toy model that the test writes, and SmolLM2 where it is at hand.
 
+mod program;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
 fn halfbyte(arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_halfbyte"))
+    let mut child = program::halfbyte()
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
