@@ -23,7 +23,7 @@ def main():
     p.add_argument("--model", required=True)
     p.add_argument("--text", required=True)
     p.add_argument("--weights", nargs="+", default=["bf16", "int8", "nvfp4"])
-    p.add_argument("--characters", nargs="+", type=int, default=[2000, 12000, 33000])
+    p.add_argument("--characters", nargs="+", type=int, default=[2000, 12000, 33000, 38320])
     p.add_argument("--depths", nargs="+", type=float, default=[0.1, 0.5, 0.9])
     p.add_argument("--llama-cpp", action="store_true")
     a = p.parse_args()

@@ -65,6 +65,8 @@ pub(crate) trait Reader: Send + Sync {
 pub struct Checkpoint {
     /// The format it was found in.
     pub format: Format,
+    /// The version the file states, where the format has versions (GGUF).
+    pub version: Option<u32>,
     /// The path it was opened by.
     pub path: PathBuf,
     /// Sizes and switches.
@@ -142,6 +144,7 @@ impl Checkpoint {
         Ok(Checkpoint {
             fingerprint,
             format,
+            version: None,
             path: path.to_path_buf(),
             architecture,
             tensors,

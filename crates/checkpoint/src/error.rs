@@ -29,6 +29,8 @@ pub enum ErrorKind {
     Input,
     /// The operating system refused to open, read or write.
     Io,
+    /// The disk has no room for what would be written.
+    Space,
     /// The caller asked for something that cannot be: a wrong length, a missing declaration.
     Request,
 }
@@ -81,6 +83,11 @@ impl Error {
             remedy: remedy.to_string(),
             source: Some(source),
         }
+    }
+
+    /// The disk has no room for `file`.
+    pub fn space(file: &Path, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Error { kind: ErrorKind::Space, ..Error::input(file, "", problem, remedy) }
     }
 
     /// The caller asked for something that cannot be done with `file`.

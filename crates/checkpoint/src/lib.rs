@@ -21,6 +21,7 @@ pub mod names;
 pub mod rope;
 mod safetensors;
 pub mod sink;
+mod space;
 pub mod tensor;
 pub mod text_files;
 mod values;

@@ -54,6 +54,7 @@ impl From<halfbyte_checkpoint::Error> for Failure {
                 Some(std::io::ErrorKind::NotFound) => Code::BadInput,
                 _ => Code::Failed,
             },
+            ErrorKind::Space => Code::WouldNotFit,
             ErrorKind::Request => Code::Failed,
         };
         Failure::new(code, error.to_string())

@@ -5,25 +5,21 @@ use std::time::{Duration, Instant};
 
 /// Bytes with a unit: "98.4 MB".
 pub(crate) fn bytes(count: u64) -> String {
-    scaled(count as f64, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB")], "B")
+    scaled(count as f64, 3, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB")], "B")
 }
 
 /// A count: "134.5 M".
 pub(crate) fn count(count: u64) -> String {
-    scaled(count as f64, &[(1e9, "G"), (1e6, "M"), (1e3, "k")], "")
+    scaled(count as f64, 4, &[(1e9, "G"), (1e6, "M"), (1e3, "k")], "")
 }
 
-fn scaled(value: f64, units: &[(f64, &str)], plain: &str) -> String {
+/// Four figures of a count and three of a size; the integer part is never shortened.
+fn scaled(value: f64, figures: usize, units: &[(f64, &str)], plain: &str) -> String {
     for (size, unit) in units {
         if value >= *size {
             let value = value / size;
-            let digits = if value >= 100.0 {
-                0
-            } else if value >= 10.0 {
-                1
-            } else {
-                2
-            };
+            let before_point = value.log10().floor() as usize + 1;
+            let digits = figures.saturating_sub(before_point);
             return format!("{value:.digits$} {unit}");
         }
     }
@@ -112,10 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_carry_three_digits_and_a_unit() {
+    fn sizes_carry_three_digits_counts_four_and_a_unit() {
         assert_eq!(bytes(98_362_432), "98.4 MB");
         assert_eq!(bytes(512), "512 B");
-        assert_eq!(count(134_515_008), "135 M");
+        assert_eq!((bytes(1_000_000), bytes(269_000_000)), ("1.00 MB".into(), "269 MB".into()));
+        assert_eq!((count(134_515_008), count(81_000)), ("134.5 M".into(), "81.00 k".into()));
+        assert_eq!((count(2_470_000_000_000), count(999)), ("2470 G".into(), "999".into()));
         assert_eq!(grouped(49_807_360), "49,807,360");
         assert_eq!(duration(Duration::from_secs(65)), "1:05");
     }

@@ -10,6 +10,12 @@ pub(crate) fn parameters(architecture: &Architecture) -> u64 {
     architecture.tensor_names().into_iter().map(values).sum()
 }
 
+/// "GGUF v3"; the plain name where a format has no versions.
+pub(crate) fn format(checkpoint: &Checkpoint) -> String {
+    let version = checkpoint.version.map(|version| format!(" v{version}")).unwrap_or_default();
+    format!("{}{version}", checkpoint.format)
+}
+
 /// Bits on disk for each parameter, everything in the files included.
 pub(crate) fn bits_per_parameter(checkpoint: &Checkpoint) -> f64 {
     checkpoint.file_bytes() as f64 * 8.0 / parameters(&checkpoint.architecture).max(1) as f64

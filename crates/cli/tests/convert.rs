@@ -1,7 +1,9 @@
 //! The built program on a toy model it makes itself: inspect, convert, diff, init, end to end.
 
+mod program;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::{Value, json};
 
@@ -45,7 +47,7 @@ impl Drop for Place {
 }
 
 fn halfbyte(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_halfbyte")).args(args).output().unwrap()
+    program::halfbyte().args(args).output().unwrap()
 }
 
 fn succeed(args: &[&str]) -> String {
@@ -261,6 +263,13 @@ fn inspect_tells_what_is_inside() {
     let text = succeed(&["inspect", &toy]);
     assert!(text.contains("qwen3") && text.contains("tied head") && text.contains("2 layers"), "{text}");
     assert!(text.contains("chat template: no"), "{text}");
+    assert!(text.contains("Hugging Face safetensors · qwen3 · 156.1 k parameters"), "{text}");
+    let gguf = place.at("toy.gguf");
+    convert(&toy, &gguf, "gguf", &[]);
+    assert!(succeed(&["inspect", &gguf]).starts_with("GGUF v3 · qwen3 · 156.1 k parameters"));
+    let versions =
+        [&gguf, &toy].map(|model| json_of(&["inspect", model, "--json"])["format_version"].clone());
+    assert_eq!(versions, [json!(3), json!(null)]);
     assert!(succeed(&["inspect", &toy, "--tensors"]).contains("model.layers.1.self_attn.q_norm.weight"));
     let stats = json_of(&["inspect", &modelopt, "--stats", "--json"]);
     let blocks: u64 =
@@ -302,6 +311,23 @@ fn the_same_seed_makes_the_same_model() {
     assert_eq!(made["bytes"].as_u64().unwrap(), made["parameters"].as_u64().unwrap() * 4);
     assert_eq!(diff(&toy, &same)["same"], json!(true));
     assert_eq!(diff(&toy, &other)["same"], json!(false));
+}
+
+/// A matrix of 140 terabytes: more than the disk of any machine that runs this.
+#[test]
+#[cfg(unix)]
+fn what_the_disk_cannot_hold_is_refused_before_the_first_byte() {
+    let place = Place::new("space");
+    let config = json!({
+        "model_type": "llama", "vocab_size": 1 << 22, "hidden_size": 1 << 24, "intermediate_size": 16,
+        "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 16, "tie_word_embeddings": true,
+    });
+    std::fs::write(place.0.join("huge.json"), config.to_string()).unwrap();
+    let (config, out) = (place.at("huge.json"), place.at("out"));
+    let (code, text) = refused(&["init", "--config", &config, "--out", &out]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("bytes, and its disk has") && text.contains("another disk"), "{text}");
+    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 1, "nothing but the config is there");
 }
 
 /// The real model, where its folder is named by HALFBYTE_ASSETS.

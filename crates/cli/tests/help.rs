@@ -1,14 +1,15 @@
 //! The help texts are files that people review. `HALFBYTE_UPDATE_HELP=1 cargo test --test help`
 //! writes them anew.
 
+mod program;
+
 use std::path::PathBuf;
-use std::process::Command;
 
 const COMMANDS: [&str; 11] =
     ["", "inspect", "convert", "diff", "init", "plan", "run", "chat", "perplexity", "compare", "bench"];
 
 fn help(command: &str) -> String {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_halfbyte"));
+    let mut program = program::halfbyte();
     if !command.is_empty() {
         program.arg(command);
     }
@@ -35,8 +36,7 @@ fn help_is_the_reviewed_text_and_ends_with_examples() {
 
 #[test]
 fn a_mistyped_flag_names_the_nearest() {
-    let program = env!("CARGO_BIN_EXE_halfbyte");
-    let output = Command::new(program).args(["plan", "x.gguf", "--contxt", "5"]).output().unwrap();
+    let output = program::halfbyte().args(["plan", "x.gguf", "--contxt", "5"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--context"));
 }

@@ -1,13 +1,15 @@
 //! `run` and `chat` as a person calls them: a toy model that the test writes, and SmolLM2 where it is at hand.
 
+mod program;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
 fn halfbyte(arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_halfbyte"))
+    let mut child = program::halfbyte()
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -204,15 +206,19 @@ fn what_cannot_be_is_refused_with_its_exit_code() {
     assert!(text(&output.stderr).contains("--raw"), "{}", text(&output.stderr));
 }
 
-/// SmolLM2, if its folder is known.
-fn smollm2() -> Option<String> {
+/// A file that is not in the repository, if its folder is known.
+fn asset(name: &str) -> Option<String> {
     let path = std::env::var_os("HALFBYTE_ASSETS")
-        .map(|folder| Path::new(&folder).join("SmolLM2-135M-Instruct.Q4_1.gguf"))
+        .map(|folder| Path::new(&folder).join(name))
         .filter(|path| path.exists());
     if path.is_none() {
-        eprintln!("skipped: HALFBYTE_ASSETS has no SmolLM2-135M-Instruct.Q4_1.gguf");
+        eprintln!("skipped: HALFBYTE_ASSETS has no {name}");
     }
     Some(path?.to_str()?.to_owned())
+}
+
+fn smollm2() -> Option<String> {
+    asset("SmolLM2-135M-Instruct.Q4_1.gguf")
 }
 
 /// Greedy ids equal the reference's, up to a step where its best two logits are closer than `noise`.
@@ -240,4 +246,73 @@ fn smollm2_continues_as_the_reference_does() {
     follows_reference(&model, "chats", &["--weights", "f32", "--cache", "f32"], 1e-3);
     // The reference keeps activations and embedding in f32. Noise is one step of bf16 at a logit of 16 to 32.
     follows_reference(&model, "nvfp4_layers", &["--weights", "nvfp4"], 0.125);
+}
+
+/// A conversation of three turns, greedy; the name is told in the first only.
+fn quotes_turn_one(model: &str, says: [&str; 3], name: &str, flags: &[&str]) {
+    let prompts = ["--prompt", says[0], "--followup", says[1], "--followup", says[2]];
+    let talk = [&["run", model][..], &prompts, flags, &["--max-tokens", "120", "--json"]].concat();
+    let report = json_of(&talk);
+    let turns = report["turns"].as_array().unwrap();
+    let number = |turn: usize, key: &str| turns[turn]["timings"][key].as_u64().unwrap();
+    let reply = |turn: usize| turns[turn]["reply"].as_str().unwrap();
+    let replies: Vec<&str> = (0..3).map(reply).collect();
+    assert!(turns.iter().all(|turn| turn["finish"] == "stop"), "{replies:?}");
+    assert!(!says[2].contains(name) && reply(2).contains(name), "{replies:?}");
+    // A message by itself, with the system message and all of the template around it.
+    let alone = |text: &str| {
+        let one = [&["run", model, "--prompt", text][..], flags, &["--max-tokens", "1", "--json"]].concat();
+        json_of(&one)["timings"]["prompt_tokens"].as_u64().unwrap()
+    };
+    assert_eq!((number(0, "prompt_tokens"), number(0, "computed_tokens")), (alone(says[0]), alone(says[0])));
+    let mut cached = 0;
+    for turn in 0..3 {
+        // The last token of a reply is chosen, not yet computed: it comes with the next turn.
+        assert_eq!(number(turn, "prompt_tokens"), cached + number(turn, "computed_tokens"), "turn {turn}");
+        cached = number(turn, "prompt_tokens") + number(turn, "generated_tokens") - 1;
+    }
+    assert_eq!(report["cached_tokens"].as_u64(), Some(cached));
+    // What later turns compute is their own message: two differ by as much as the messages do.
+    let own = |turn: usize| number(turn, "computed_tokens") + alone(says[0]) - alone(says[turn]);
+    assert_eq!(own(1), own(2));
+    assert!(own(1) < alone(says[0]), "the system message is not computed again");
+}
+
+#[test]
+fn smollm2_quotes_turn_one_in_turn_three() {
+    let Some(model) = smollm2() else { return };
+    let dog = ["My dog is called Biscuit.", "How many legs does a dog have?", "What is my dog called?"];
+    quotes_turn_one(&model, dog, "Biscuit", &["--weights", "bf16"]);
+    let cat = ["My cat is called Pepper.", "What is the capital of Italy?", "What is my cat called?"];
+    quotes_turn_one(&model, cat, "Pepper", &["--weights", "nvfp4", "--scales", "search"]);
+}
+
+/// `hay` with the secret at the first end of a paragraph after `depth`, asked for at the end; the
+/// words of scripts/check/needle.py.
+fn haystack(hay: &str, depth: f64) -> String {
+    let wanted = (hay.chars().count() as f64 * depth) as usize;
+    let from = hay.char_indices().nth(wanted).map_or(0, |(at, _)| at);
+    let (before, after) = hay.split_at(from + hay[from..].find("\n\n").expect("a paragraph"));
+    let code = "The secret code of the vault is";
+    format!("{before}\n\n{code} 7391. Remember it.\n\n{after}\n\n{code}")
+}
+
+/// At 8,183 tokens the reply takes the last places of the context. From 7,950 on a sentence at a
+/// depth of 0.1 was not found in any of five wordings, so the depths are others there.
+#[test]
+fn smollm2_finds_a_sentence_in_its_full_context() {
+    let (Some(model), Some(book)) = (smollm2(), asset("handbook-ch1.txt")) else { return };
+    let book = std::fs::read_to_string(book).unwrap();
+    for (characters, depth, tokens) in
+        [(33_000, 0.1, 7_039), (33_000, 0.5, 7_039), (38_320, 0.5, 8_183), (38_320, 0.9, 8_183)]
+    {
+        let hay: String = book.chars().take(characters).collect();
+        let flags = ["--raw", "--context", "8192", "--max-tokens", "8", "--weights", "bf16", "--json"];
+        let asked = [&["run", &model, "--prompt", "-"][..], &flags].concat();
+        let output = halfbyte(&asked, &haystack(&hay, depth));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["timings"]["prompt_tokens"].as_u64(), Some(tokens), "{report}");
+        assert!(report["reply"].as_str().unwrap().contains("7391"), "depth {depth}: {report}");
+    }
 }

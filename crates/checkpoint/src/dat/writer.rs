@@ -13,6 +13,7 @@ use crate::hugging_face::{config_out, text};
 use crate::json;
 use crate::names::TensorName;
 use crate::sink::{self, Output, OutputTensor, Progress, Sink};
+use crate::space;
 use crate::tensor::{Encoding, WideScale};
 use crate::values::CHUNK;
 
@@ -21,8 +22,10 @@ pub(crate) fn create(path: &Path, output: Output) -> Result<Box<dyn Sink>, Error
     sink::check_output(path, &output)?;
     let entries = plan(path, &output)?;
     let beside = Beside::new(path, &output)?;
-    let file = AtomicFile::create(path)?;
     let (prefixes, offsets) = lay_out(&entries);
+    let end = offsets.last().zip(entries.last()).map_or(0, |(offset, entry)| offset + entry.bytes);
+    space::check(path, end.saturating_add(beside.bytes()))?;
+    let file = AtomicFile::create(path)?;
     let mut places = vec![Places::default(); output.tensors.len()];
     let numbers: HashMap<TensorName, usize> =
         output.tensors.iter().enumerate().map(|(index, tensor)| (tensor.name, index)).collect();
@@ -43,7 +46,6 @@ pub(crate) fn create(path: &Path, output: Output) -> Result<Box<dyn Sink>, Error
         };
         places[home].add(offset, scales);
     }
-    let end = offsets.last().zip(entries.last()).map_or(0, |(offset, entry)| offset + entry.bytes);
     file.set_len(end.max(1))?;
     Ok(Box::new(DatSink { file, beside, places, progress: Progress::new(path, output.tensors) }))
 }
@@ -73,6 +75,10 @@ impl Beside {
             }
         }
         Ok(Beside(missing))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|(_, content)| content.len() as u64).sum()
     }
 
     fn write(&self) -> Result<(), Error> {

@@ -27,6 +27,7 @@ const REWRITE: &str = "the file was written wrongly; convert the model again";
 
 /// What a file says it holds.
 pub(super) struct Header {
+    pub(super) version: u32,
     pub(super) metadata: GgufMetadata,
     pub(super) tensors: Vec<TensorInfo>,
 }
@@ -45,7 +46,8 @@ pub(super) struct TensorInfo {
 /// Reads and checks the whole header.
 pub(super) fn read_header(file: &SourceFile) -> Result<Header, Error> {
     let mut cursor = Cursor::new(file);
-    let tensor_count = read_counts(&mut cursor)?;
+    let version = read_version(&mut cursor)?;
+    let tensor_count = cursor.u64()?;
     let entry_count = cursor.u64()?;
     cursor.check_count("tensors", tensor_count, LEAST_TENSOR)?;
     cursor.check_count("metadata entries", entry_count, LEAST_ENTRY)?;
@@ -59,11 +61,11 @@ pub(super) fn read_header(file: &SourceFile) -> Result<Header, Error> {
     let mut tensors = read_directory(&mut cursor, tensor_count)?;
     let data_start = cursor.offset().next_multiple_of(alignment);
     place_tensors(file, &mut tensors, data_start, alignment)?;
-    Ok(Header { metadata, tensors })
+    Ok(Header { version, metadata, tensors })
 }
 
-/// Magic and version; then the number of tensors.
-fn read_counts(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
+/// Magic, then a version that is read here.
+fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, Error> {
     let magic: [u8; 4] = cursor.take()?;
     if &magic != b"GGUF" {
         let problem = format!("the file begins with \"{}\", not \"GGUF\"", magic.escape_ascii());
@@ -71,17 +73,16 @@ fn read_counts(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
     }
     let version = cursor.u32()?;
     match version {
-        2 | 3 => {}
+        2 | 3 => Ok(version),
         _ if version & 0xFFFF == 0 => {
             let remedy = "convert it on, or for, a little-endian machine";
-            return Err(cursor.error("the file is big-endian", remedy));
+            Err(cursor.error("the file is big-endian", remedy))
         }
         other => {
             let problem = format!("GGUF version {other}; versions 2 and 3 are read");
-            return Err(cursor.error(problem, "convert the model again with current tools"));
+            Err(cursor.error(problem, "convert the model again with current tools"))
         }
     }
-    cursor.u64()
 }
 
 fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<GgufMetadata, Error> {

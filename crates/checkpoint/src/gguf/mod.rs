@@ -32,10 +32,11 @@ use read::{GgufReader, Slot};
 pub(crate) fn open(path: &Path) -> Result<Checkpoint, Error> {
     let mut found = Found::default();
     let mut files = Vec::new();
-    let mut metadata = None;
+    let (mut version, mut metadata) = (None, None);
     for (file, header) in parts::open_parts(path)? {
         // The first part has the whole model's metadata.
         metadata.get_or_insert(header.metadata);
+        version.get_or_insert(header.version);
         for info in &header.tensors {
             found.add(&file, files.len(), info)?;
         }
@@ -48,7 +49,10 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint, Error> {
     found.apply_scales(path)?;
     let text = text_files(metadata);
     let reader = Box::new(GgufReader { files, slots: found.slots });
-    Checkpoint::assemble(Format::Gguf, path, architecture, found.tensors, text, reader)
+    let tensors = found.tensors;
+    let mut checkpoint = Checkpoint::assemble(Format::Gguf, path, architecture, tensors, text, reader)?;
+    checkpoint.version = version;
+    Ok(checkpoint)
 }
 
 /// The metadata alone; also of files that hold nothing but a vocabulary.

@@ -15,6 +15,7 @@ use crate::atomic::AtomicFile;
 use crate::error::Error;
 use crate::names::TensorName;
 use crate::sink::{self, Output, OutputTensor, Progress, Sink};
+use crate::space;
 use crate::tensor::Encoding;
 use crate::values;
 
@@ -62,8 +63,10 @@ impl GgufSink {
             target.offset = target.offset.map(|offset| offset + data_start);
             target.scale = target.scale.map(|offset| offset + data_start);
         }
+        let length = data_start + directory.bytes;
+        space::check(path, length)?;
         let file = AtomicFile::create(path)?;
-        file.set_len(data_start + directory.bytes)?;
+        file.set_len(length)?;
         file.write_at(0, &header)?;
         if let Some(bytes) = divisors.and_then(|list| values::encode(Encoding::F32, &list)) {
             file.write_at(data_start, &bytes)?;

@@ -12,6 +12,7 @@ use crate::hugging_face::{config_out, text};
 use crate::names::TensorName;
 use crate::safetensors::{self, Declared, Dtype};
 use crate::sink::{self, Output, OutputTensor, Progress, Sink};
+use crate::space;
 use crate::tensor::Encoding;
 
 /// Largest shard, as transformers writes them.
@@ -40,10 +41,12 @@ pub(crate) fn create_sharded(
     }
     let parts = parts(path, &output)?;
     let shards = split(&parts, shard_bytes);
+    let mut small = config_out::files(path, format, &output)?;
+    small.extend(text::files(&output.text));
+    space::check(path, length(&parts, &shards, &small))?;
     let directory = AtomicDirectory::create(path, text::is_model_file)?;
     let (places, files) = lay_out(&directory, &parts, &shards)?;
-    let configs = config_out::files(path, format, &output)?;
-    for (name, content) in configs.into_iter().chain(text::files(&output.text)) {
+    for (name, content) in small {
         directory.write_file(&name, &content)?;
     }
     Ok(Box::new(DirectorySink { directory, files, places, progress: Progress::new(path, output.tensors) }))
@@ -198,6 +201,17 @@ fn split(parts: &[Vec<Declared>], shard_bytes: u64) -> Vec<Vec<usize>> {
     shards
 }
 
+/// The safetensors entries of a shard, in order.
+fn entries(parts: &[Vec<Declared>], shard: &[usize]) -> Vec<Declared> {
+    shard.iter().flat_map(|&tensor| parts[tensor].iter().cloned()).collect()
+}
+
+/// Bytes of all files but the index of the shards, which is small.
+fn length(parts: &[Vec<Declared>], shards: &[Vec<usize>], small: &[(String, Vec<u8>)]) -> u64 {
+    let shards = shards.iter().map(|shard| safetensors::layout(&entries(parts, shard)).2);
+    shards.chain(small.iter().map(|(_, content)| content.len() as u64)).sum()
+}
+
 /// Creates the files with their headers, and the index when there is more than one.
 fn lay_out(
     directory: &AtomicDirectory,
@@ -212,8 +226,7 @@ fn lay_out(
             1 => "model.safetensors".to_string(),
             count => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
         };
-        let declared: Vec<Declared> =
-            shard.iter().flat_map(|&tensor| parts[tensor].iter().cloned()).collect();
+        let declared = entries(parts, shard);
         let (prefix, offsets, length) = safetensors::layout(&declared);
         files.push(create_file(directory, &name, &prefix, length)?);
         let mut offsets = offsets.into_iter().map(|offset| (number, offset));

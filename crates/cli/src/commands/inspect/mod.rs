@@ -58,7 +58,7 @@ fn print_summary(checkpoint: &Checkpoint) {
     let yes_no = |flag| if flag { "yes" } else { "no" };
     println!(
         "{} · {} · {} parameters · {} · {:.2} bits/parameter · chat template: {} · {}",
-        checkpoint.format,
+        summary::format(checkpoint),
         architecture.family.name(),
         count(summary::parameters(architecture)),
         bytes(checkpoint.file_bytes()),
@@ -137,6 +137,7 @@ fn as_json(checkpoint: &Checkpoint, stats: Option<&[Stats]>) -> Value {
     let mut value = json!({
         "path": checkpoint.path.display().to_string(),
         "format": checkpoint.format.to_string(),
+        "format_version": checkpoint.version,
         "parameters": summary::parameters(architecture),
         "bytes": checkpoint.file_bytes(),
         "bits_per_parameter": summary::bits_per_parameter(checkpoint),
