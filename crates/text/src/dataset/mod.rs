@@ -9,6 +9,7 @@
 
 mod feed;
 mod hash;
+pub mod identity;
 mod jsonl;
 mod lines;
 mod order;
