@@ -97,7 +97,13 @@ fn rows_without_a_reply_are_refused_by_name_or_left_out() {
     assert_eq!((data.samples.len(), data.sources[0].empty.count), (1, 3));
     assert_eq!(data.sources[0].empty.lines, [2, 3, 4]);
     let none = files.write("b.tsv", "a\t\n");
-    assert!(files.read(&[none.clone()], 100, false).unwrap_err().to_string().contains("the reply is empty"));
+    assert!(
+        files
+            .read(std::slice::from_ref(&none), 100, false)
+            .unwrap_err()
+            .to_string()
+            .contains("the reply is empty")
+    );
     assert!(files.read(&[none], 100, true).unwrap_err().to_string().contains("no row to learn from"));
 }
 

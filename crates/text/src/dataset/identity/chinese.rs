@@ -95,8 +95,12 @@ pub(super) fn cores() -> Vec<Core> {
         let asked = ASKING.iter().flat_map(|(a, b)| around(&[a], text, &[b]));
         around(&POLITE, text, &REQUEST_ENDS).into_iter().chain(asked).collect()
     });
-    let guesses =
-        OTHERS.iter().map(|name| GUESSES.iter().flat_map(|(a, b)| around(&[a], name, &[b])).collect());
+    let guesses = OTHERS.iter().map(|name| {
+        // A Latin name stands between spaces, as people write it.
+        let name = if name.is_ascii() { format!(" {name} ") } else { (*name).to_owned() };
+        let asked = GUESSES.iter().flat_map(|(a, b)| around(&[a], &name, &[b]));
+        asked.map(|text| text.replace(" ，", "，")).collect()
+    });
     questions.chain(requests).chain(guesses).collect()
 }
 
