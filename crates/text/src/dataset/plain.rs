@@ -43,6 +43,9 @@ impl Plain {
             let full = self.text.len() >= PIECE && fresh || self.text.len() >= LONGEST_PIECE;
             let piece = if full { self.take(false) } else { None };
             if self.text.is_empty() {
+                if line.is_empty() && !self.continues {
+                    continue;
+                }
                 self.line = number;
             }
             self.text.push_str(&line);
@@ -60,13 +63,10 @@ impl Plain {
             text.truncate(text.trim_end_matches('\n').len());
         }
         let begins = !std::mem::replace(&mut self.continues, !ends);
-        if begins {
-            text.drain(..text.len() - text.trim_start_matches('\n').len());
-            if text.trim().is_empty() {
-                // White space alone is no document.
-                self.continues = false;
-                return None;
-            }
+        if begins && text.trim().is_empty() {
+            // White space alone is no document.
+            self.continues = false;
+            return None;
         }
         Some(Row { line: self.line, content: Content::Piece { text, begins, ends } })
     }

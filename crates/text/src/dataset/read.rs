@@ -1,4 +1,6 @@
 //! Sources -> samples: renders each row, keeps what fits, and says what became of the rest.
+//!
+//! Samples are held in memory, four bytes a token; files are read a line or a piece at a time.
 
 use std::collections::HashSet;
 
@@ -99,6 +101,15 @@ struct Reading<'a> {
     samples: Vec<Sample>,
 }
 
+/// A plain text that is being read.
+#[derive(Default)]
+struct Document {
+    /// Those that are in no window yet.
+    tokens: Vec<u32>,
+    /// Line of the first of them.
+    line: usize,
+}
+
 impl Reading<'_> {
     fn source(
         &mut self,
@@ -109,7 +120,7 @@ impl Reading<'_> {
         let mut reader = Reader::open(&source.path)?;
         let mut report = SourceReport::new(source.path.clone(), reader.format(), source.weight);
         let first = self.samples.len();
-        let mut document = Vec::new();
+        let mut document = Document::default();
         let mut bytes = 0;
         while let Some(item) = reader.next_item()? {
             match item {
@@ -135,7 +146,7 @@ impl Reading<'_> {
         source: usize,
         row: &Row,
         file: &str,
-        document: &mut Vec<u32>,
+        document: &mut Document,
         report: &mut SourceReport,
     ) -> Result<(), Error> {
         let place = (source, row.line);
@@ -160,17 +171,17 @@ impl Reading<'_> {
             Content::Piece { text, begins, ends } => {
                 if *begins {
                     report.rows += 1;
-                    *document = self.renderer.text_start();
+                    *document = Document { tokens: self.renderer.text_start(), line: row.line };
                 }
                 let ids = self.renderer.tokenizer.encode(text)?;
                 if ids.iter().any(|&id| self.renderer.tokenizer.is_special(id)) {
                     report.controls.add(row.line);
                 }
-                document.extend(ids);
+                document.tokens.extend(ids);
                 if *ends {
-                    document.extend(self.renderer.document_end);
+                    document.tokens.extend(self.renderer.document_end);
                 }
-                self.windows(place, document, *ends, report);
+                self.windows(source, document, *ends, report);
                 Ok(())
             }
         }
@@ -246,26 +257,31 @@ impl Reading<'_> {
 
     /// Takes whole windows off a document, and the rest at its end. A window begins with the token
     /// that the one before it ended with, so every token but the first is predicted once.
-    fn windows(
-        &mut self,
-        (source, line): (usize, usize),
-        document: &mut Vec<u32>,
-        ends: bool,
-        report: &mut SourceReport,
-    ) {
+    fn windows(&mut self, source: usize, document: &mut Document, ends: bool, report: &mut SourceReport) {
         let length = self.settings.length;
+        let all = std::mem::take(&mut document.tokens);
         let mut at = 0;
-        while document.len() - at > length || ends && document.len() - at > 1 {
-            let tokens = document[at..document.len().min(at + length + 1)].to_vec();
-            at += tokens.len() - 1;
+        while all.len() - at > length || ends && all.len() - at > 1 {
+            let tokens = all[at..all.len().min(at + length + 1)].to_vec();
+            let next = at + tokens.len() - 1;
             let mut hash = Hash::new();
             hash.ids(&tokens);
             let hash = hash.finish();
             report.duplicates += usize::from(!self.seen.insert(hash));
-            let all = 0..tokens.len();
-            self.samples.push(Sample { source, line, hash, tokens, trained: vec![all] });
+            let whole = 0..tokens.len();
+            let line = document.line;
+            self.samples.push(Sample { source, line, hash, tokens, trained: vec![whole] });
+            document.line += self.line_breaks(&all[at..next]);
+            at = next;
         }
-        document.drain(..if ends { document.len() } else { at });
+        if !ends {
+            document.tokens = all[at..].to_vec();
+        }
+    }
+
+    fn line_breaks(&self, ids: &[u32]) -> usize {
+        let bytes = |&id: &u32| self.renderer.tokenizer.bytes_of(id).unwrap_or_default();
+        ids.iter().flat_map(bytes).filter(|&&byte| byte == b'\n').count()
     }
 }
 

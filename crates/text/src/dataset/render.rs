@@ -161,6 +161,6 @@ impl Renderer<'_> {
 /// end token.
 pub fn document_end(tokenizer: &Tokenizer, end_ids: &[u32]) -> Option<u32> {
     let customary = ["<|endoftext|>", "<|end_of_text|>", "</s>"];
-    let found = customary.iter().find_map(|token| tokenizer.id(token));
-    found.filter(|&id| tokenizer.is_special(id)).or(end_ids.last().copied())
+    let special = |token: &&str| tokenizer.id(token).filter(|&id| tokenizer.is_special(id));
+    customary.iter().find_map(special).or(end_ids.last().copied())
 }

@@ -194,7 +194,7 @@ fn long_rows_are_cut_or_left_out_and_that_is_said() {
 fn a_text_is_cut_into_windows_that_predict_every_token_once() {
     let files = Files::new("windows");
     let text: String = (0..400).map(|i| format!("line {i} of the text\n{}", "  ".repeat(i % 3))).collect();
-    let source = files.write("a.txt", format!("{text}<|endoftext|>\r\nsecond document\r\n"));
+    let source = files.write("a.txt", format!("\n\n{text}<|endoftext|>\r\nsecond document\r\n"));
     let data = files.read(&[source], 32, false).unwrap();
     assert_eq!(data.sources[0].rows, 2);
     let end = files.tokenizer.id("<|endoftext|>").unwrap();
@@ -208,6 +208,10 @@ fn a_text_is_cut_into_windows_that_predict_every_token_once() {
             let sample = samples.next().unwrap();
             assert_eq!(sample.tokens[0], *joined.last().unwrap());
             assert!(sample.positions() <= 32 && sample.targets() == sample.tokens.len() - 1);
+            // Two blank lines before the first document, both and a separator before the second.
+            let before = if document == documents[0] { 2 } else { 2 + text.matches('\n').count() + 1 };
+            let breaks = files.text(&joined[..joined.len() - 1]).matches('\n').count();
+            assert_eq!(sample.line, before + breaks + 1);
             joined.extend(&sample.tokens[1..]);
         }
         assert_eq!(joined, whole);
@@ -336,4 +340,28 @@ fn a_sample_is_named_by_file_and_line_and_holding_all_out_is_refused() {
     let all = FeedSettings { held_out: HeldOut::Count(99), ..settings() };
     let error = Feed::new(data, all).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("all 3 samples are held out"), "{error}");
+}
+
+#[test]
+fn a_document_ends_with_the_customary_token_or_the_models_own() {
+    use halfbyte_text::dataset::document_end;
+    let tokenizer = small();
+    assert_eq!(document_end(&tokenizer, &[1, 2]), tokenizer.id("<|endoftext|>"));
+    let files = Files::new("end");
+    let renderer = Renderer { start: Some(7), ..files.renderer() };
+    let text = renderer.text("a b").unwrap();
+    let inner = tokenizer.encode("a b").unwrap();
+    assert_eq!(text.tokens, [&[7][..], &inner, &[tokenizer.id("<|endoftext|>").unwrap()]].concat());
+    assert_eq!((text.trained.len(), text.trained[0].clone()), (1, 0..text.tokens.len()));
+}
+
+#[test]
+fn a_model_without_a_template_learns_texts_and_refuses_conversations() {
+    let files = Files::new("base");
+    let renderer = Renderer { template: None, ..files.renderer() };
+    let settings = Settings { length: 64, skip_empty: false };
+    let read = |source: Source| Dataset::read(&[source], &renderer, &settings, &mut |_| ());
+    assert!(read(files.write("a.txt", "some text")).is_ok());
+    let error = read(files.write("a.tsv", "a\tb\n")).unwrap_err().to_string();
+    assert!(error.contains("a.tsv line 1") && error.contains("no chat template"), "{error}");
 }

@@ -43,9 +43,6 @@ fn trained_tokens_are_those_of_transformers() {
         let replies = golden["models"][model]["replies"].as_array().unwrap();
         for (conversation, expected) in golden["conversations"].as_array().unwrap().iter().zip(replies) {
             let renderer = renderer(&tokenizer, &template, &conversation["extra"]);
-            if model == "qwen3" && thinks_with_thinking_off(conversation) {
-                continue;
-            }
             let chat = renderer.chat(&messages(conversation), 10_000).unwrap();
             assert_eq!((chat.too_long, chat.unended), (0, 0), "{model}");
             let spans = chat.samples.iter().flat_map(|sample| {
@@ -63,9 +60,15 @@ fn trained_tokens_are_those_of_transformers() {
     }
 }
 
-fn thinks_with_thinking_off(conversation: &Value) -> bool {
-    conversation["extra"]["enable_thinking"] == Value::Bool(false)
-        && conversation.to_string().contains("<think>")
+#[test]
+fn thoughts_are_refused_where_chat_would_not_let_the_model_think() {
+    let (Some(tokenizer), Some(template)) = (model_tokenizer("qwen3"), model_template("qwen3")) else {
+        return;
+    };
+    let thoughts = messages(&assets::golden("training_mask.json")["conversations"][3]);
+    let off = serde_json::json!({"enable_thinking": false});
+    let error = renderer(&tokenizer, &template, &off).chat(&thoughts, 10_000).unwrap_err().to_string();
+    assert!(error.contains("thinking turned off"), "{error}");
 }
 
 #[test]
