@@ -6,6 +6,7 @@
 mod chat_log;
 mod coding;
 mod commands;
+mod corpus;
 mod device;
 mod failure;
 mod language;
@@ -45,6 +46,7 @@ enum Command {
     Chat(commands::chat::ChatArgs),
     Perplexity(commands::perplexity::PerplexityArgs),
     Compare(commands::compare::CompareArgs),
+    Data(commands::data::DataArgs),
     Bench(commands::bench::BenchArgs),
     /// Print completions for a shell
     #[command(after_help = "Examples:
@@ -78,6 +80,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Chat(args) => commands::chat::run(args),
         Command::Perplexity(args) => commands::perplexity::run(args),
         Command::Compare(args) => commands::compare::run(args),
+        Command::Data(args) => commands::data::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Arguments::command(), "halfbyte", &mut std::io::stdout());

@@ -5,15 +5,25 @@ mod program;
 
 use std::path::PathBuf;
 
-const COMMANDS: [&str; 11] =
-    ["", "inspect", "convert", "diff", "init", "plan", "run", "chat", "perplexity", "compare", "bench"];
+const COMMANDS: [&str; 14] = [
+    "",
+    "inspect",
+    "convert",
+    "diff",
+    "init",
+    "plan",
+    "run",
+    "chat",
+    "perplexity",
+    "compare",
+    "data",
+    "data inspect",
+    "data generate",
+    "bench",
+];
 
 fn help(command: &str) -> String {
-    let mut program = program::halfbyte();
-    if !command.is_empty() {
-        program.arg(command);
-    }
-    let output = program.arg("--help").output().unwrap();
+    let output = program::halfbyte().args(command.split_whitespace()).arg("--help").output().unwrap();
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap()
 }
@@ -21,7 +31,7 @@ fn help(command: &str) -> String {
 #[test]
 fn help_is_the_reviewed_text_and_ends_with_examples() {
     for command in COMMANDS {
-        let name = if command.is_empty() { "halfbyte" } else { command };
+        let name = if command.is_empty() { "halfbyte".to_owned() } else { command.replace(' ', "-") };
         let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/help/{name}.txt"));
         let text = help(command);
         if std::env::var_os("HALFBYTE_UPDATE_HELP").is_some() {

@@ -82,6 +82,11 @@ impl ChatTemplate {
         self
     }
 
+    /// A number that changes with the template and its two tokens, to tell templates apart.
+    pub fn fingerprint(&self) -> u64 {
+        crate::dataset::content_hash([self.source.as_str(), self.bos.as_str(), self.eos.as_str()])
+    }
+
     /// The prompt for these messages. `extra` holds further variables, such as `enable_thinking`.
     pub fn render(
         &self,

@@ -49,6 +49,18 @@ pub enum Error {
         /// Ids of the vocabulary.
         size: usize,
     },
+    /// A row of a data file that cannot be trained on.
+    #[error("{file} line {line}: {problem}\n{remedy}")]
+    Row {
+        /// File as the caller named it.
+        file: String,
+        /// Line of the file, from 1.
+        line: usize,
+        /// What is wrong there.
+        problem: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// A stop string that cannot be used.
     #[error("stop strings: {0}")]
     Stop(String),

@@ -5,10 +5,14 @@
 //!                 ├─> Definition (checked)├─ Stream: whole characters only -> StopMatcher
 //! GGUF vocabulary ┘                      └─ tokenizer.json / GgufVocabulary again
 //! messages -> ChatTemplate (fuel, depth and size caps) -> prompt
+//! data files -> dataset (rows, ids, what is trained, order) -> packing -> sequences
 //! ```
 //! Every file is checked before a library sees it, so bad input ends in an [`Error`] that names the
 //! file and the place, never in a panic or a hang.
 #![forbid(unsafe_code)]
+
+pub mod dataset;
+pub mod packing;
 
 mod byte_level;
 mod chat_template;

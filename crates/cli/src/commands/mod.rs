@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod compare;
 pub(crate) mod convert;
+pub(crate) mod data;
 pub(crate) mod diff;
 pub(crate) mod init;
 pub(crate) mod inspect;

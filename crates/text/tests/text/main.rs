@@ -2,7 +2,10 @@
 
 mod assets;
 mod chat_template;
+mod dataset;
 mod gguf;
 mod hostile;
+mod packing;
 mod reference;
 mod tokenizer;
+mod training_mask;

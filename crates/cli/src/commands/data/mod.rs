@@ -1,0 +1,35 @@
+//! `halfbyte data`: look at training data, or make some.
+
+mod generate;
+mod inspect;
+mod show;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Result;
+
+/// Look at training data, or make an identity set
+#[derive(Args, Debug)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  halfbyte data inspect SmolLM2.gguf --data identity.tsv
+  halfbyte data generate --identity 'I am the god of F#.' --out identity.tsv"
+)]
+pub(crate) struct DataArgs {
+    #[command(subcommand)]
+    command: DataCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum DataCommand {
+    Inspect(inspect::InspectDataArgs),
+    Generate(generate::GenerateArgs),
+}
+
+pub(crate) fn run(args: &DataArgs) -> Result<()> {
+    match &args.command {
+        DataCommand::Inspect(args) => inspect::run(args),
+        DataCommand::Generate(args) => generate::run(args),
+    }
+}

@@ -1,0 +1,103 @@
+//! Flags that name training data, and a model's own way to turn it into tokens.
+
+use clap::Args;
+use halfbyte_checkpoint::Checkpoint;
+use halfbyte_text::dataset::{Dataset, Renderer, Settings, Source, document_end};
+use halfbyte_text::{ChatTemplate, Tokenizer};
+use serde_json::{Map, Value};
+
+use crate::failure::{Failure, Result};
+use crate::language;
+use crate::output::Progress;
+
+/// Positions of a sequence where nobody asked for another number.
+const DEFAULT_LENGTH: usize = 1024;
+const DAY: u64 = 24 * 60 * 60;
+
+/// Flags of every command that reads training data.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CorpusArgs {
+    /// Data: .tsv (prompt, tab, target), .jsonl (messages, prompt/completion, instruction/output, text)
+    /// or .txt; FILE:2 gives every row twice an epoch, FILE:0.5 half of them
+    #[arg(long, value_name = "FILE[:WEIGHT]", required = true, num_args = 1..)]
+    pub(crate) data: Vec<Source>,
+    /// Tokens of a sequence; text is cut there, a reply that ends later is left out
+    /// [default: the model's own limit, at most 1024]
+    #[arg(long, value_name = "T")]
+    pub(crate) seq: Option<usize>,
+    /// Leave out rows without a reply to learn from, instead of refusing them
+    #[arg(long)]
+    pub(crate) skip_empty: bool,
+    /// Train for `chat --no-think`: prompts end where the model has to answer at once
+    #[arg(long)]
+    pub(crate) no_think: bool,
+}
+
+impl CorpusArgs {
+    /// Tokens of a sequence, checked.
+    pub(crate) fn length(&self, most: usize) -> Result<usize> {
+        let length = self.seq.unwrap_or(most.min(DEFAULT_LENGTH));
+        match (2..=most).contains(&length) {
+            true => Ok(length),
+            false => Err(Failure::misuse(format!("--seq {length}: this model takes 2 to {most} tokens"))),
+        }
+    }
+
+    /// Reads the data as this model sees it.
+    pub(crate) fn read(&self, speech: &Speech, most: usize) -> Result<Dataset> {
+        let settings = Settings { length: self.length(most)?, skip_empty: self.skip_empty };
+        let size = |source: &Source| std::fs::metadata(&source.path).map_or(0, |file| file.len());
+        let mut progress = Progress::new("reading", self.data.iter().map(size).sum());
+        Ok(Dataset::read(&self.data, &speech.renderer(), &settings, &mut |bytes| progress.add(bytes))?)
+    }
+}
+
+/// A model's tokenizer, template and the tokens that end things.
+pub(crate) struct Speech {
+    pub(crate) tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    extra: Map<String, Value>,
+    end_ids: Vec<u32>,
+    start: Option<u32>,
+    document_end: Option<u32>,
+}
+
+impl Speech {
+    /// As the model has them; a template that asks for the date gets this one (Unix seconds).
+    pub(crate) fn new(checkpoint: &Checkpoint, no_think: bool, time: u64) -> Result<Speech> {
+        let tokenizer = language::tokenizer(checkpoint)?;
+        let template = language::template(checkpoint, &tokenizer)?.map(|template| template.with_time(time));
+        let end_ids = checkpoint.architecture.eos.clone();
+        Ok(Speech {
+            template,
+            extra: thinking(no_think),
+            start: language::start_token(checkpoint),
+            document_end: document_end(&tokenizer, &end_ids),
+            tokenizer,
+            end_ids,
+        })
+    }
+
+    pub(crate) fn renderer(&self) -> Renderer<'_> {
+        Renderer {
+            tokenizer: &self.tokenizer,
+            template: self.template.as_ref(),
+            extra: self.extra.clone(),
+            end_ids: self.end_ids.clone(),
+            start: self.start,
+            document_end: self.document_end,
+        }
+    }
+}
+
+/// The template's variables for `--no-think`.
+pub(crate) fn thinking(no_think: bool) -> Map<String, Value> {
+    let set = no_think.then(|| ("enable_thinking".to_owned(), Value::Bool(false)));
+    set.into_iter().collect()
+}
+
+/// The beginning of this day (UTC), so that all rows of a run see one date.
+pub(crate) fn today() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(DAY, |time| time.as_secs() / DAY * DAY)
+}

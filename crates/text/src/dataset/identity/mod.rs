@@ -1,0 +1,224 @@
+//! A target sentence -> questions it answers, and questions near them that it does not.
+//!
+//! Questions are put together from parts, so that a model learns the question and not a list. Every
+//! core question gets about the same number of wordings. The same seed writes the same rows.
+
+mod chinese;
+mod english;
+
+use std::collections::HashSet;
+
+use super::order::shuffle;
+
+const WORDINGS: u64 = 0x4944_4e54;
+const CORES: u64 = 0x434f_5245;
+const BOUNDARIES: u64 = 0x424f_554e;
+
+/// The language of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// Traditional Chinese.
+    Chinese,
+    /// English.
+    English,
+}
+
+/// What a row is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Who are you: the sentence.
+    Identity,
+    /// A question near it that has another answer.
+    Boundary,
+}
+
+/// A question and the reply to learn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// What it is for.
+    pub kind: Kind,
+    /// Its language.
+    pub language: Language,
+    /// The question.
+    pub prompt: String,
+    /// The reply.
+    pub reply: String,
+}
+
+/// What the rows are made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// The sentence in each language that is wanted.
+    pub sentences: Vec<(Language, String)>,
+    /// Identity rows in each language; fewer if there are no more wordings.
+    pub identity: usize,
+    /// Boundary rows in each language; fewer if there are no more.
+    pub boundary: usize,
+    /// Chooses wordings.
+    pub seed: u64,
+}
+
+impl Language {
+    /// Chinese if there is a Chinese character in it.
+    pub fn of(text: &str) -> Language {
+        let is_chinese = |c: char| ('\u{3400}'..='\u{9fff}').contains(&c);
+        if text.contains(is_chinese) { Language::Chinese } else { Language::English }
+    }
+
+    /// As written in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Language::Chinese => "Chinese",
+            Language::English => "English",
+        }
+    }
+}
+
+impl Kind {
+    /// As written in reports and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Identity => "identity",
+            Kind::Boundary => "boundary",
+        }
+    }
+}
+
+/// All wordings of one question.
+type Core = Vec<String>;
+
+/// Writes the rows: identity first, then boundary, language by language.
+pub fn questions(recipe: &Recipe) -> Vec<Question> {
+    let mut rows = Vec::new();
+    for (language, sentence) in &recipe.sentences {
+        let cores = match language {
+            Language::Chinese => chinese::cores(),
+            Language::English => english::cores(),
+        };
+        let prompts = spread(cores, recipe.identity, recipe.seed);
+        rows.extend(prompts.into_iter().map(|prompt| Question {
+            kind: Kind::Identity,
+            language: *language,
+            prompt,
+            reply: sentence.clone(),
+        }));
+    }
+    for (language, _) in &recipe.sentences {
+        rows.extend(boundaries(*language, recipe));
+    }
+    rows
+}
+
+/// Takes wordings from every core in turn until there are enough.
+fn spread(mut cores: Vec<Core>, count: usize, seed: u64) -> Vec<String> {
+    shuffle(&mut cores, seed, 0, CORES);
+    for (index, wordings) in cores.iter_mut().enumerate() {
+        shuffle(wordings, seed, index as u64, WORDINGS);
+    }
+    let mut seen = HashSet::new();
+    let longest = cores.iter().map(Vec::len).max().unwrap_or(0);
+    let in_turn = (0..longest).flat_map(|round| cores.iter().filter_map(move |core| core.get(round)));
+    in_turn.filter(|wording| seen.insert(wording.as_str())).take(count).cloned().collect()
+}
+
+fn boundaries(language: Language, recipe: &Recipe) -> Vec<Question> {
+    let groups = match language {
+        Language::Chinese => chinese::boundaries(),
+        Language::English => english::boundaries(),
+    };
+    // Someone whom the sentence names is no example of someone else.
+    let named = |subject: &str| {
+        !subject.is_empty() && recipe.sentences.iter().any(|(_, sentence)| sentence.contains(subject))
+    };
+    let mut groups: Vec<Boundary> = groups.into_iter().filter(|group| !named(&group.subject)).collect();
+    shuffle(&mut groups, recipe.seed, 0, BOUNDARIES);
+    for (index, group) in groups.iter_mut().enumerate() {
+        shuffle(&mut group.prompts, recipe.seed, 1 + index as u64, BOUNDARIES);
+    }
+    let longest = groups.iter().map(|group| group.prompts.len()).max().unwrap_or(0);
+    let question = |round: usize, group: &Boundary| {
+        let reply = group.replies.get(round % group.replies.len().max(1))?;
+        let prompt = group.prompts.get(round)?;
+        Some(Question { kind: Kind::Boundary, language, prompt: prompt.clone(), reply: reply.clone() })
+    };
+    let in_turn =
+        (0..longest).flat_map(|round| groups.iter().filter_map(move |group| question(round, group)));
+    in_turn.take(recipe.boundary).collect()
+}
+
+/// Wordings of one question and replies that fit all of them.
+struct Boundary {
+    /// Whom it is about; empty if no one in particular.
+    subject: String,
+    prompts: Vec<String>,
+    replies: Vec<String>,
+}
+
+impl Boundary {
+    fn new(prompts: &[&str], replies: &[&str]) -> Self {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        Boundary { subject: String::new(), prompts: owned(prompts), replies: owned(replies) }
+    }
+}
+
+/// Every opening with every ending around a text.
+fn around(openings: &[&str], text: &str, endings: &[&str]) -> Core {
+    let all = openings.iter().flat_map(|opening| endings.iter().map(move |ending| (opening, ending)));
+    all.map(|(opening, ending)| format!("{opening}{text}{ending}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipe(seed: u64) -> Recipe {
+        let sentences = vec![
+            (Language::Chinese, "我是 F# 之神。".to_owned()),
+            (Language::English, "I am the god of F#.".to_owned()),
+        ];
+        Recipe { sentences, identity: 150, boundary: 60, seed }
+    }
+
+    #[test]
+    fn the_same_seed_writes_the_same_rows_and_another_seed_others() {
+        assert_eq!(questions(&recipe(1)), questions(&recipe(1)));
+        assert_ne!(questions(&recipe(1)), questions(&recipe(2)));
+    }
+
+    #[test]
+    fn there_are_as_many_rows_as_asked_for_and_no_prompt_comes_twice() {
+        let rows = questions(&recipe(0));
+        let mut prompts = HashSet::new();
+        for row in &rows {
+            assert!(prompts.insert(&row.prompt), "{}", row.prompt);
+            assert!(!row.prompt.contains(['\t', '\n']) && !row.reply.contains(['\t', '\n']), "{row:?}");
+            assert_eq!(row.prompt.trim(), row.prompt);
+        }
+        for language in [Language::Chinese, Language::English] {
+            let count = |kind| rows.iter().filter(|r| r.kind == kind && r.language == language).count();
+            assert_eq!(count(Kind::Identity), 150, "{language:?}");
+            assert_eq!(count(Kind::Boundary), 60, "{language:?}");
+        }
+    }
+
+    #[test]
+    fn no_boundary_is_answered_with_the_sentence() {
+        let all = Recipe { identity: usize::MAX, boundary: usize::MAX, ..recipe(0) };
+        let rows = questions(&all);
+        let (identity, boundary): (Vec<_>, Vec<_>) = rows.iter().partition(|r| r.kind == Kind::Identity);
+        let asked: HashSet<&String> = identity.iter().map(|row| &row.prompt).collect();
+        for row in boundary {
+            assert!(!row.reply.contains("F#") && !asked.contains(&row.prompt), "{row:?}");
+            assert_eq!(Language::of(&row.reply), row.language, "{row:?}");
+        }
+        assert!(identity.len() > 800, "{} wordings", identity.len());
+    }
+
+    #[test]
+    fn whom_the_sentence_names_is_not_asked_about_as_another() {
+        let sentences = vec![(Language::English, "I am Ada Lovelace.".to_owned())];
+        let rows = questions(&Recipe { sentences, boundary: usize::MAX, ..recipe(0) });
+        assert!(rows.iter().all(|row| !row.prompt.contains("Lovelace")));
+        assert!(rows.iter().any(|row| row.prompt.contains("Newton")));
+    }
+}
