@@ -65,6 +65,7 @@ impl Tiles {
     }
 
     /// Puts one position of one head.
+    #[inline(always)]
     pub(crate) fn write(&self, memory: &mut [u8], side: Side, head: usize, position: usize, x: &[f32]) {
         let memory = &mut memory[self.head(side, head)..];
         match side {
@@ -83,6 +84,7 @@ impl Tiles {
     }
 
     /// A key: one lane of its tile, every inner position.
+    #[inline(always)]
     fn write_column(&self, tile: &mut [u8], lane: usize, x: &[f32]) {
         match self.format {
             CacheFormat::F32 => {
@@ -113,6 +115,7 @@ impl Tiles {
     }
 
     /// Sixteen channels of a value: one inner position of their tile, every lane.
+    #[inline(always)]
     fn write_line(&self, tile: &mut [u8], inner: usize, x: &[f32]) {
         match self.format {
             CacheFormat::F32 => {

@@ -61,7 +61,7 @@ pub(crate) fn store(cpu: &mut Cpu, k: Rows, v: Rows, start: usize, cache: &Cache
     let tiles = Tiles::new(cache);
     let place = cpu.arena.place::<u8>("store", cache.buffer)?;
     let sources = [(Side::Keys, cpu.arena.rows("store", k)?), (Side::Values, cpu.arena.rows("store", v)?)];
-    let (tokens, head_dim, kv_heads) = (k.rows, cache.head_dim, cache.kv_heads);
+    let (isa, tokens, head_dim, kv_heads) = (cpu.isa, k.rows, cache.head_dim, cache.kv_heads);
     // A head's keys or values are one chunk, so no two threads write the same tile.
     let chunk = |chunk: usize, _| {
         let (side, source) = sources[chunk % 2];
@@ -71,7 +71,7 @@ pub(crate) fn store(cpu: &mut Cpu, k: Rows, v: Rows, start: usize, cache: &Cache
         for t in 0..tokens {
             // SAFETY: row t, head `head` of the source.
             let x = unsafe { source.slice((t * kv_heads + head) * head_dim, head_dim) };
-            tiles.write(memory, side, head, start + t, x);
+            store_one(isa, &tiles, memory, side, head, start + t, x);
         }
     };
     if tokens == 1 {
@@ -80,6 +80,12 @@ pub(crate) fn store(cpu: &mut Cpu, k: Rows, v: Rows, start: usize, cache: &Cache
         cpu.pool.run(2 * kv_heads, &chunk);
     }
     Ok(())
+}
+
+for_isa! {
+fn store_one(tiles: &Tiles, memory: &mut [u8], side: Side, head: usize, position: usize, x: &[f32]) {
+    tiles.write(memory, side, head, position, x)
+}
 }
 
 pub(crate) fn forward(cpu: &mut Cpu, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()> {

@@ -31,7 +31,7 @@ pub(super) unsafe fn block(task: &Task<'_>, block: &Block, scores: Place<f32>, r
         (Place(rest.cast::<u16>()), Place(queries.cast::<u16>()), Place(sums.cast::<f32>()), Place(decoded))
     };
     // SAFETY: 16 padded queries.
-    gather(task, block, unsafe { queries.slice_mut(0, QUERIES * width) });
+    gather(task.isa, task, block, unsafe { queries.slice_mut(0, QUERIES * width) });
     // SAFETY: AMX is there by the caller's promise; the parts are this thread's.
     unsafe {
         let session = Session::new();
@@ -42,6 +42,8 @@ pub(super) unsafe fn block(task: &Task<'_>, block: &Block, scores: Place<f32>, r
     }
 }
 
+for_isa! {
+/// The block's queries in bf16, padded with zeros.
 fn gather(task: &Task<'_>, block: &Block, queries: &mut [u16]) {
     for (i, row) in queries.chunks_exact_mut(task.tiles.width).enumerate() {
         row.fill(0);
@@ -54,6 +56,7 @@ fn gather(task: &Task<'_>, block: &Block, queries: &mut [u16]) {
             }
         }
     }
+}
 }
 
 /// Scores of 16 queries for all key tiles of the block.
