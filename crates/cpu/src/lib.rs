@@ -188,6 +188,21 @@ impl Backend for Cpu {
         linear::forward(self, x, products)
     }
 
+    fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()> {
+        linear::input_gradient(self, dy, weight, dx, added)
+    }
+
+    fn linear_weight_gradient(
+        &mut self,
+        dy: Rows,
+        x: Rows,
+        exact: bool,
+        dw: Rows,
+        added: bool,
+    ) -> Result<()> {
+        linear::weight_gradient(self, dy, x, exact, dw, added)
+    }
+
     fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()> {
         rows::rope(self, x, head_dim, turns)
     }

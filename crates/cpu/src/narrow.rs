@@ -38,6 +38,17 @@ impl NarrowRows {
         self.start.pointer().cast_const().cast()
     }
 
+    /// The tiles of rows `16 index..`, one after the other.
+    ///
+    /// # Safety
+    /// They exist, and nobody else uses them.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) unsafe fn block<'a>(&self, index: usize) -> &'a mut [Line] {
+        let lines = self.lines() * PANEL;
+        // SAFETY: by the caller's promise.
+        unsafe { self.start.slice_mut(index * lines, lines) }
+    }
+
     /// # Safety
     /// The row exists, and nobody else uses the columns that the caller will touch.
     pub(crate) unsafe fn row(&self, row: usize) -> NarrowRow {

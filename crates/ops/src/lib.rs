@@ -85,6 +85,11 @@ pub trait Backend {
     fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()>;
     /// Several products of one input, which may be narrow.
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()>;
+    /// dx[t, k] = sum_n dy[t, n] * weight[n, k], or added to dx.
+    fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()>;
+    /// dw[n, k] = sum_t dy[t, n] * x[t, k], or added to dw; not rounded if `exact` (f32 weights).
+    fn linear_weight_gradient(&mut self, dy: Rows, x: Rows, exact: bool, dw: Rows, added: bool)
+    -> Result<()>;
     /// Rotates each head of x in place by the angles whose cosines and sines are `turns[t, ..]`.
     fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()>;
     /// Puts keys and values of positions `start..start + t` into the cache.

@@ -1,10 +1,11 @@
 //! y[t,n] = s * dot(x'[t,:], w[n,:]) + b[n],  the canonical dot of `crate::dot`.
+//! dx[t,k] = s * dot_n(dy'[t,:], w[:,k]),  dw[n,k] = dot_t(dy'[:,n], x'[:,k])
 //! x' is x rounded to bf16, or x itself for an f32 weight; s is an NVFP4 tensor's own scale.
 
 use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
 use crate::testing::{Bench, assert_same_bits, numbers};
-use crate::{Backend, Matrix, Product, Rows, WeightFormat};
+use crate::{Backend, Matrix, Product, Rows, Weight, WeightFormat};
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, products: &[Product]) -> Result<()> {
@@ -53,6 +54,51 @@ pub fn forward(
     out
 }
 
+/// The shapes that fit the input's gradient.
+pub fn check_input_gradient(dy: Rows, weight: &Weight, dx: Rows) -> Result<()> {
+    let fits = dy.columns == weight.rows
+        && dx.columns == weight.columns
+        && dx.rows == dy.rows
+        && weight.buffer.bytes == weight.format.bytes(weight.rows, weight.columns);
+    check(fits, "linear_input_gradient", || {
+        format!(
+            "dy {}x{}, weight {}x{}, dx {}x{}",
+            dy.rows, dy.columns, weight.rows, weight.columns, dx.rows, dx.columns
+        )
+    })
+}
+
+/// The shapes that fit the weight's gradient.
+pub fn check_weight_gradient(dy: Rows, x: Rows, dw: Rows) -> Result<()> {
+    let fits = dy.rows == x.rows && (dw.rows, dw.columns) == (dy.columns, x.columns);
+    check(fits, "linear_weight_gradient", || {
+        format!("dy {}x{}, x {}x{}, dw {}x{}", dy.rows, dy.columns, x.rows, x.columns, dw.rows, dw.columns)
+    })
+}
+
+/// dx[t,k] = s * dot_n(dy'[t,:], w[:,k])
+pub fn input_gradient(
+    dy: &[f32],
+    weight: &[f32],
+    columns: usize,
+    scale: f32,
+    format: WeightFormat,
+) -> Vec<f32> {
+    forward(dy, &transposed(weight, columns), weight.len() / columns, scale, None, format)
+}
+
+/// dw[n,k] = dot_t(dy'[:,n], x'[:,k]); nothing is rounded if `exact`.
+pub fn weight_gradient(dy: &[f32], x: &[f32], tokens: usize, exact: bool) -> Vec<f32> {
+    let (outputs, inputs) = (dy.len() / tokens, x.len() / tokens);
+    let x = if exact { x.to_vec() } else { rounded(x) };
+    let format = if exact { WeightFormat::F32 } else { WeightFormat::Bf16 };
+    forward(&transposed(dy, outputs), &transposed(&x, inputs), tokens, 1.0, None, format)
+}
+
+fn transposed(x: &[f32], columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|c| x.iter().skip(c).step_by(columns)).copied().collect()
+}
+
 /// What every backend must give, for few and many tokens, odd sizes, every format.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     use WeightFormat::{Bf16, F32, Int8, Nvfp4};
@@ -84,6 +130,7 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             bench.backend.linear(x, &[Product { added: true, ..products[0] }]).unwrap();
             assert_same_bits(&bench.read(out), &sums, &what);
             check_narrow(&mut bench, x, products[0]);
+            check_gradients(&mut bench, (tokens, outputs, inputs), weight, &held, scale);
         }
     }
 }
@@ -103,4 +150,26 @@ fn check_narrow<B: Backend>(bench: &mut Bench<B>, x: Rows, product: Product) {
     let want = bench.read(product.out);
     bench.backend.linear(narrow, &[product]).unwrap();
     assert_same_bits(&bench.read(product.out), &want, "narrow input");
+}
+
+fn check_gradients<B: Backend>(
+    bench: &mut Bench<B>,
+    (tokens, outputs, inputs): (usize, usize, usize),
+    weight: Weight,
+    held: &[f32],
+    scale: f32,
+) {
+    let what = format!("gradients, {} {tokens}x{outputs}x{inputs}", weight.format.name());
+    let (dy, x) = (numbers(7, tokens * outputs), numbers(8, tokens * inputs));
+    let want = input_gradient(&dy, held, inputs, scale, weight.format);
+    let exact = weight.format == WeightFormat::F32;
+    let want_weight = weight_gradient(&dy, &x, tokens, exact);
+    let (dy, x) = (bench.rows(tokens, outputs, &dy), bench.rows(tokens, inputs, &x));
+    let (dx, dw) = (bench.output(tokens, inputs), bench.output(outputs, inputs));
+    bench.backend.linear_input_gradient(dy, &weight, dx, false).unwrap();
+    assert_same_bits(&bench.read(dx), &want, &what);
+    bench.backend.linear_input_gradient(dy, &weight, dx, true).unwrap();
+    assert_same_bits(&bench.read(dx), &want.iter().map(|x| x + x).collect::<Vec<_>>(), &what);
+    bench.backend.linear_weight_gradient(dy, x, exact, dw, false).unwrap();
+    assert_same_bits(&bench.read(dw), &want_weight, &what);
 }

@@ -2,10 +2,9 @@
 //! matrix, or a gate's panel with the same panel of its partner, so that their products are
 //! mixed before they are ever stored.
 
-use halfbyte_ops::tensor::PANEL;
-use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, gated};
+use halfbyte_ops::tensor::{PANEL, UNIT};
+use halfbyte_ops::{Matrix, Product, Result, Rows, Weight, WeightFormat, gated};
 
-use super::Panels;
 use crate::arena::Place;
 use crate::isa::for_isa;
 use crate::narrow::Output;
@@ -13,11 +12,48 @@ use crate::{Cpu, panel};
 
 /// A matrix with its pointers.
 pub(super) struct Source<'a> {
-    format: WeightFormat,
+    weights: Weights<'a>,
     pub(super) scale: f32,
-    panels: &'a [u8],
     pub(super) outputs: usize,
     pub(super) bias: Option<&'a [f32]>,
+}
+
+/// Where the weights of a product lie.
+#[derive(Clone, Copy)]
+enum Weights<'a> {
+    Kept(Kept<'a>),
+    Transposed(Kept<'a>),
+    Activations(Activations<'a>),
+}
+
+/// A weight as it is kept.
+#[derive(Clone, Copy)]
+pub(super) struct Kept<'a> {
+    pub(super) format: WeightFormat,
+    pub(super) panels: &'a [u8],
+    pub(super) rows: usize,
+    /// Units of a panel.
+    pub(super) units: usize,
+}
+
+/// f32 `[tokens][channels]`.
+#[derive(Clone, Copy)]
+pub(super) struct Activations<'a> {
+    pub(super) values: &'a [f32],
+    pub(super) channels: usize,
+    /// Whether they are taken as they are, not rounded.
+    pub(super) exact: bool,
+}
+
+/// Sixteen outputs.
+#[derive(Clone, Copy)]
+pub(super) enum Panel<'a> {
+    /// Rows of a weight, as they are kept.
+    Rows(WeightFormat, &'a [u8]),
+    /// Columns of a weight, from this one on; its rows are the inner dimension.
+    Columns(Kept<'a>, usize),
+    /// Channels of activations, from this one on; tokens are the inner dimension.
+    Channels(Activations<'a>, usize),
 }
 
 /// One product, or two that are mixed.
@@ -35,24 +71,50 @@ pub(super) enum Job<'a> {
     },
 }
 
-impl<'a> Source<'a> {
-    fn new(cpu: &Cpu, matrix: &Matrix) -> Result<Source<'a>> {
-        let weight = &matrix.weight;
+impl<'a> Kept<'a> {
+    fn new(cpu: &Cpu, weight: &Weight) -> Result<(Kept<'a>, f32)> {
         let place = cpu.arena.place::<u8>("linear", weight.buffer)?;
         // SAFETY: bounds checked; weights are not written while ops run (`&mut self`).
         let memory: &'a [u8] = unsafe { place.slice(0, weight.buffer.bytes) };
+        let (format, rows, units) = (weight.format, weight.rows, weight.columns.div_ceil(UNIT));
+        let kept = Kept { format, panels: &memory[panel::HEADER..], rows, units };
+        Ok((kept, panel::scale(weight, memory)))
+    }
+
+    /// Panel `index` of 16 rows.
+    pub(super) fn panel(&self, index: usize) -> Option<&'a [u8]> {
+        let bytes = self.units * self.format.unit_bytes();
+        (index * PANEL < self.rows).then(|| &self.panels[index * bytes..][..bytes])
+    }
+}
+
+impl<'a> Source<'a> {
+    fn new(cpu: &Cpu, matrix: &Matrix) -> Result<Source<'a>> {
+        let (kept, scale) = Kept::new(cpu, &matrix.weight)?;
         Ok(Source {
-            format: weight.format,
-            scale: panel::scale(weight, memory),
-            panels: &memory[panel::HEADER..],
-            outputs: weight.rows,
+            weights: Weights::Kept(kept),
+            scale,
+            outputs: matrix.weight.rows,
             bias: matrix.bias.map(|bias| cpu.arena.vector("linear", bias)).transpose()?,
         })
     }
 
-    fn panel(&self, index: usize, units: usize) -> Option<&'a [u8]> {
-        let bytes = units * self.format.unit_bytes();
-        (index * PANEL < self.outputs).then(|| &self.panels[index * bytes..][..bytes])
+    fn panel(&self, index: usize) -> Option<Panel<'a>> {
+        let first = index * PANEL;
+        (first < self.outputs).then_some(())?;
+        match self.weights {
+            Weights::Kept(kept) => kept.panel(index).map(|bytes| Panel::Rows(kept.format, bytes)),
+            Weights::Transposed(kept) => Some(Panel::Columns(kept, first)),
+            Weights::Activations(x) => Some(Panel::Channels(x, first)),
+        }
+    }
+
+    /// What a panel is read from memory as.
+    fn format(&self) -> WeightFormat {
+        match self.weights {
+            Weights::Kept(kept) => kept.format,
+            _ => WeightFormat::F32,
+        }
     }
 
     /// Products of 16 outputs from `first` on, from their sums.
@@ -75,6 +137,24 @@ impl<'a> Job<'a> {
     pub(super) fn plain(cpu: &Cpu, product: &Product) -> Result<Job<'a>> {
         let source = Source::new(cpu, &product.matrix)?;
         Ok(Job::Plain { source, out: cpu.arena.rows("linear", product.out)?, added: product.added })
+    }
+
+    /// out[t, k] = sum_n x[t, n] weight[n, k]
+    pub(super) fn transposed(cpu: &Cpu, weight: &Weight, out: Rows, added: bool) -> Result<Job<'a>> {
+        let (kept, scale) = Kept::new(cpu, weight)?;
+        let source =
+            Source { weights: Weights::Transposed(kept), scale, outputs: weight.columns, bias: None };
+        Ok(Job::Plain { source, out: cpu.arena.rows("linear", out)?, added })
+    }
+
+    /// out[n, k] = sum_t dy[t, n] x[t, k]
+    pub(super) fn activations(cpu: &Cpu, x: Rows, exact: bool, out: Rows, added: bool) -> Result<Job<'a>> {
+        let place = cpu.arena.rows("linear", x)?;
+        // SAFETY: bounds checked; nobody writes x meanwhile.
+        let values = unsafe { place.slice(0, x.rows * x.columns) };
+        let weights = Weights::Activations(Activations { values, channels: x.columns, exact });
+        let source = Source { weights, scale: 1.0, outputs: x.columns, bias: None };
+        Ok(Job::Plain { source, out: cpu.arena.rows("linear", out)?, added })
     }
 
     pub(super) fn gated(
@@ -101,7 +181,7 @@ impl<'a> Job<'a> {
     }
 
     pub(super) fn format(&self) -> WeightFormat {
-        self.first().format
+        self.first().format()
     }
 
     /// Panels from one pair's to the next, in each of the two streams.
@@ -116,10 +196,10 @@ impl<'a> Job<'a> {
         self.first().outputs.div_ceil(self.step() * PANEL)
     }
 
-    pub(super) fn panels(&self, pair: usize, units: usize) -> Panels<'a> {
+    pub(super) fn panels(&self, pair: usize) -> [Option<Panel<'a>>; 2] {
         match self {
-            Job::Plain { source, .. } => [2 * pair, 2 * pair + 1].map(|panel| source.panel(panel, units)),
-            Job::Gated { sources: [gate, up], .. } => [gate.panel(pair, units), up.panel(pair, units)],
+            Job::Plain { source, .. } => [2 * pair, 2 * pair + 1].map(|panel| source.panel(panel)),
+            Job::Gated { sources: [gate, up], .. } => [gate.panel(pair), up.panel(pair)],
         }
     }
 }

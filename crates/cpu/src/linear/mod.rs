@@ -14,13 +14,13 @@ mod tiled;
 
 use halfbyte_formats::bf16;
 use halfbyte_ops::tensor::{PANEL, UNIT};
-use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, gated, linear};
+use halfbyte_ops::{Matrix, Product, Result, Rows, Weight, WeightFormat, gated, linear};
 
 use crate::arena::Place;
 use crate::isa::{Isa, for_isa};
 use crate::narrow::{NarrowRows, narrow, widen};
 use crate::{Cpu, panel, rows};
-use job::Job;
+use job::{Job, Panel};
 
 /// Bytes of weights that a thread reads in one go when tokens are few: what is fetched ahead
 /// beyond the end would be another thread's, so runs are long.
@@ -57,7 +57,7 @@ pub(crate) fn forward(cpu: &mut Cpu, x: Rows, products: &[Product]) -> Result<()
             .map(|product| Job::plain(cpu, product))
             .collect::<Result<Vec<_>>>()?;
         if !jobs.is_empty() {
-            run(cpu, x, &jobs, as_is)?;
+            run(cpu, Feed::Rows(x), &jobs, as_is)?;
         }
     }
     Ok(())
@@ -79,7 +79,47 @@ pub(crate) fn gated(
         }
         _ => {
             let job = Job::gated(cpu, gate, up, kept, out)?;
-            run(cpu, x, &[job], gate.weight.format == WeightFormat::F32)
+            run(cpu, Feed::Rows(x), &[job], gate.weight.format == WeightFormat::F32)
+        }
+    }
+}
+
+/// dx[t, k] = sum_n dy[t, n] weight[n, k]
+pub(crate) fn input_gradient(cpu: &mut Cpu, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()> {
+    linear::check_input_gradient(dy, weight, dx)?;
+    let job = Job::transposed(cpu, weight, dx, added)?;
+    run(cpu, Feed::Rows(dy), &[job], weight.format == WeightFormat::F32)
+}
+
+/// dw[n, k] = sum_t dy[t, n] x[t, k]
+pub(crate) fn weight_gradient(
+    cpu: &mut Cpu,
+    dy: Rows,
+    x: Rows,
+    exact: bool,
+    dw: Rows,
+    added: bool,
+) -> Result<()> {
+    linear::check_weight_gradient(dy, x, dw)?;
+    let job = Job::activations(cpu, x, exact, dw, added)?;
+    run(cpu, Feed::Columns(dy), &[job], exact)
+}
+
+/// What the weights are multiplied with.
+#[derive(Clone, Copy)]
+enum Feed {
+    /// Tokens.
+    Rows(Rows),
+    /// Channels, over tokens.
+    Columns(Rows),
+}
+
+impl Feed {
+    /// Vectors, and how long they are.
+    fn shape(self) -> (usize, usize) {
+        match self {
+            Feed::Rows(x) => (x.rows, x.columns),
+            Feed::Columns(x) => (x.columns, x.rows),
         }
     }
 }
@@ -94,45 +134,63 @@ enum Input {
 }
 
 /// Rounds (unless `as_is`) and lays out the input, where it does not lie so already.
-fn prepare(cpu: &mut Cpu, x: Rows, as_is: bool, scratch: Place<u8>) -> Result<Input> {
-    let (isa, columns) = (cpu.isa, x.columns);
-    let padded = columns.next_multiple_of(UNIT);
-    let tiled = isa == Isa::Amx && !as_is && x.rows >= TILED;
-    if x.narrow {
-        let source = cpu.arena.narrow("linear", x)?;
-        if tiled {
-            return Ok(Input::Tiles(source));
+fn prepare(cpu: &mut Cpu, feed: Feed, as_is: bool, scratch: Place<u8>) -> Result<Input> {
+    let (rows, columns) = feed.shape();
+    let (isa, padded) = (cpu.isa, columns.next_multiple_of(UNIT));
+    let tiled = isa == Isa::Amx && !as_is && rows >= TILED;
+    let (tiles, lanes) = (NarrowRows::new(scratch, columns), scratch.cast::<f32>());
+    match feed {
+        Feed::Rows(x) if x.narrow => {
+            let source = cpu.arena.narrow("linear", x)?;
+            if tiled {
+                return Ok(Input::Tiles(source));
+            }
+            cpu.for_rows(rows, columns, &|row| {
+                // SAFETY: each row is written by one chunk; scratch was sized for all of them.
+                unsafe { widen(isa, &mut source.row(row), lanes.slice_mut(row * padded, padded)) };
+            });
         }
-        let out = scratch.cast::<f32>();
-        cpu.for_rows(x.rows, columns, &|row| {
-            // SAFETY: each row is written by one chunk; scratch was sized for all of them.
-            unsafe { widen(isa, &mut source.row(row), out.slice_mut(row * padded, padded)) };
-        });
-        return Ok(Input::Lanes(out));
+        Feed::Rows(x) => {
+            let source = cpu.arena.rows("linear", x)?;
+            cpu.for_rows(rows, columns, &|row| {
+                // SAFETY: as above.
+                unsafe {
+                    let x = source.slice(row * columns, columns);
+                    match tiled {
+                        true => narrow(isa, x, &mut tiles.row(row)),
+                        false => round(isa, x, as_is, lanes.slice_mut(row * padded, padded)),
+                    }
+                }
+            });
+        }
+        Feed::Columns(x) => {
+            let source = cpu.arena.rows("linear", x)?;
+            // SAFETY: nobody writes the source meanwhile.
+            let source = unsafe { source.slice(0, rows * columns) };
+            // Sixteen of them share lines of the source, and tiles.
+            cpu.for_rows(rows.div_ceil(PANEL), PANEL * columns, &|block| {
+                #[cfg(target_arch = "x86_64")]
+                if tiled {
+                    // SAFETY: AVX-512 comes with AMX; as above.
+                    unsafe { tiled::transpose(source, rows, columns, block, tiles.block(block)) };
+                    return;
+                }
+                for row in block * PANEL..rows.min((block + 1) * PANEL) {
+                    // SAFETY: as above.
+                    let out = unsafe { lanes.slice_mut(row * padded, padded) };
+                    column(isa, &source[row..], rows, as_is, out);
+                }
+            });
+        }
     }
-    let source = cpu.arena.rows("linear", x)?;
-    if tiled {
-        let out = NarrowRows::new(scratch, columns);
-        cpu.for_rows(x.rows, columns, &|row| {
-            // SAFETY: as above.
-            unsafe { narrow(isa, source.slice(row * columns, columns), &mut out.row(row)) };
-        });
-        return Ok(Input::Tiles(out));
-    }
-    let out = scratch.cast::<f32>();
-    cpu.for_rows(x.rows, columns, &|row| {
-        // SAFETY: as above.
-        unsafe {
-            round(isa, source.slice(row * columns, columns), as_is, out.slice_mut(row * padded, padded))
-        };
-    });
-    Ok(Input::Lanes(out))
+    Ok(if tiled { Input::Tiles(tiles) } else { Input::Lanes(lanes) })
 }
 
-fn run(cpu: &mut Cpu, x: Rows, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
-    let (tokens, units, isa) = (x.rows, x.columns.div_ceil(UNIT), cpu.isa);
-    let scratch = cpu.scratch(scratch(tokens, x.columns), "linear")?;
-    let input = prepare(cpu, x, as_is, scratch.shared)?;
+fn run(cpu: &mut Cpu, feed: Feed, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
+    let ((tokens, inner), isa) = (feed.shape(), cpu.isa);
+    let units = inner.div_ceil(UNIT);
+    let scratch = cpu.scratch(scratch(tokens, inner), "linear")?;
+    let input = prepare(cpu, feed, as_is, scratch.shared)?;
     // Pairs of panels that one chunk of work takes: long runs let memory be read ahead.
     let threads = cpu.pool.threads();
     let pairs = |job: &Job<'_>| match input {
@@ -188,22 +246,25 @@ unsafe fn pair_in_lanes(
     scratch: Place<u8>,
 ) {
     let width = units * UNIT;
-    let mut panels = job.panels(pair, units);
-    let mut format = job.format();
-    let (step, mut ahead) = (job.step(), more);
-    if x.len() / width >= MANY && format != WeightFormat::F32 {
-        for (i, panel) in panels.iter_mut().flatten().enumerate() {
-            // SAFETY: scratch holds a pair of f32 panels, and is this thread's.
-            let decoded = unsafe { scratch.cast::<panel::Decoded>().slice_mut(i * units, units) };
-            decode_panel(isa, format, panel, decoded);
-            *panel = decoded.as_flattened().as_flattened().as_bytes();
-        }
-        (format, ahead) = (WeightFormat::F32, 0);
+    let few = x.len() / width < MANY;
+    let (mut format, mut ahead) = (job.format(), Ahead { step: job.step(), count: more });
+    let mut bytes: Panels<'_> = [None; 2];
+    for (i, (bytes, panel)) in bytes.iter_mut().zip(job.panels(pair)).enumerate() {
+        *bytes = match panel {
+            None => None,
+            Some(Panel::Rows(format, kept)) if few || format == WeightFormat::F32 => Some(kept),
+            Some(panel) => {
+                // SAFETY: scratch holds a pair of f32 panels, and is this thread's.
+                let decoded = unsafe { scratch.cast::<panel::Decoded>().slice_mut(i * units, units) };
+                decode_panel(isa, &panel, decoded);
+                (format, ahead) = (WeightFormat::F32, Ahead { step: 1, count: 0 });
+                Some(decoded.as_flattened().as_flattened().as_bytes())
+            }
+        };
     }
-    let next = Ahead { step, count: ahead };
     for (block, x) in x.chunks(4 * width).enumerate() {
         let mut sums = [[[0.0; PANEL]; 4]; 2];
-        product(isa, format, &panels, next, units, x, &mut sums);
+        product(isa, format, &bytes, ahead, units, x, &mut sums);
         let tokens = x.len() / width;
         job::finish(isa, job, pair, block * 4, [&sums[0][..tokens], &sums[1][..tokens]]);
     }
@@ -255,10 +316,51 @@ fn product(
 }
 
 for_isa! {
-/// A panel decoded to f32.
-fn decode_panel(format: WeightFormat, encoded: &[u8], out: &mut [panel::Decoded]) {
-    for (out, unit) in out.iter_mut().zip(encoded.chunks_exact(format.unit_bytes())) {
-        panel::decode(format, unit, out);
+/// A panel decoded to f32, `[inner][16]`, padded with zeros.
+fn decode_panel(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
+    match panel {
+        Panel::Rows(format, kept) => {
+            for (out, unit) in out.iter_mut().zip(kept.chunks_exact(format.unit_bytes())) {
+                panel::decode(*format, unit, out);
+            }
+        }
+        Panel::Columns(weight, first) => {
+            let (unit, position) = (first / UNIT, first % UNIT);
+            let unit_bytes = weight.format.unit_bytes();
+            let mut decoded: panel::Decoded = [[0.0; PANEL]; UNIT];
+            for (index, out) in out.as_flattened_mut().chunks_exact_mut(PANEL).enumerate() {
+                match weight.panel(index) {
+                    Some(kept) => {
+                        panel::decode(weight.format, &kept[unit * unit_bytes..][..unit_bytes], &mut decoded);
+                        for (lane, out) in out.iter_mut().enumerate() {
+                            for (k, out) in out.iter_mut().enumerate() {
+                                *out = decoded[position + k][lane];
+                            }
+                        }
+                    }
+                    None => out.fill([0.0; PANEL]),
+                }
+            }
+        }
+        Panel::Channels(x, first) => {
+            let mut tokens = x.values.chunks_exact(x.channels);
+            for out in out.as_flattened_mut() {
+                *out = [0.0; PANEL];
+                for (out, x_value) in out.iter_mut().zip(tokens.next().map_or(&[][..], |x| &x[*first..])) {
+                    *out = if x.exact { *x_value } else { bf16::round(*x_value) };
+                }
+            }
+        }
+    }
+}
+}
+
+for_isa! {
+/// A column of a matrix with `step` columns, rounded to bf16 unless `as_is`, padded with zeros.
+fn column(x: &[f32], step: usize, as_is: bool, out: &mut [f32]) {
+    out.fill(0.0);
+    for (out, x) in out.iter_mut().zip(x.iter().step_by(step)) {
+        *out = if as_is { *x } else { bf16::round(*x) };
     }
 }
 }

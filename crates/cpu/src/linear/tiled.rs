@@ -7,10 +7,9 @@ use halfbyte_formats::bf16;
 use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::{PANEL, UNIT};
 
-use super::job::{Job, Source};
-use super::{Panels, job};
+use super::job::{self, Job, Kept, Panel, Source};
 use crate::arena::Place;
-use crate::narrow::Output;
+use crate::narrow::{Line, Output};
 use crate::tiles::{BYTES, Block, SIDE, Session};
 use crate::{Isa, panel, vector};
 
@@ -49,7 +48,7 @@ pub(super) unsafe fn chunk(
     for (i, pair) in pairs.clone().enumerate() {
         // SAFETY: the caller's scratch.
         let out = unsafe { scratch.slice_mut(i * pair_bytes(units), pair_bytes(units)) };
-        decode_pair(job.format(), &job.panels(pair, units), out);
+        decode_pair(&job.panels(pair), out);
     }
     let groups = units * TILES;
     let mut sums = Block::default();
@@ -78,14 +77,118 @@ pub(super) unsafe fn chunk(
 }
 
 /// Two panels as tiles side by side; a second panel that is not there as zeros.
-fn decode_pair(format: WeightFormat, panels: &Panels<'_>, out: &mut [u8]) {
-    let unit_bytes = format.unit_bytes();
+fn decode_pair(panels: &[Option<Panel<'_>>; 2], out: &mut [u8]) {
     for (index, out) in out.chunks_exact_mut(BYTES).enumerate() {
-        let (unit, tile) = (index / 2 / TILES, index / 2 % TILES);
-        match panels[index % 2] {
-            // SAFETY: AVX-512 comes with AMX; the unit is whole.
-            Some(panel) => unsafe { decode(format, &panel[unit * unit_bytes..][..unit_bytes], tile, out) },
-            None => out.fill(0),
+        let group = index / 2;
+        // SAFETY: AVX-512 comes with AMX; units are whole, `out` is one tile.
+        unsafe {
+            match &panels[index % 2] {
+                Some(Panel::Rows(format, kept)) => {
+                    let bytes = format.unit_bytes();
+                    decode(*format, &kept[group / TILES * bytes..][..bytes], group % TILES, out);
+                }
+                Some(Panel::Columns(weight, first)) => decode_columns(weight, *first, group, out),
+                Some(Panel::Channels(x, first)) => {
+                    interleave(&x.values[*first..], x.channels, x.channels - first, group, out);
+                }
+                None => out.fill(0),
+            }
+        }
+    }
+}
+
+/// Columns `first..` of 32 rows of a weight: pairs of rows side by side, 16 columns.
+///
+/// # Safety
+/// AVX-512 is there; `out` is one tile.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn decode_columns(weight: &Kept<'_>, first: usize, group: usize, out: &mut [u8]) {
+    let (bytes, tile) = (weight.format.unit_bytes(), first % UNIT / 32);
+    let half = first % 32 / PANEL;
+    let mut decoded = Pairs([0; BYTES]);
+    for (which, out) in out.chunks_exact_mut(BYTES / 2).enumerate() {
+        let Some(kept) = weight.panel(2 * group + which) else {
+            out.fill(0);
+            continue;
+        };
+        // SAFETY: the unit is whole; 16 dwords at a stride of 8 lie in `lanes`, 64 bytes in a line.
+        unsafe {
+            // 16 pairs of columns by 16 rows; ours are 8 of the pairs.
+            decode(weight.format, &kept[first / UNIT * bytes..][..bytes], tile, &mut decoded.0);
+            let pairs = &decoded.0[half * BYTES / 2..][..BYTES / 2];
+            // To `[16 columns][16 rows]` of bf16: even columns are the low halves.
+            let mut lanes = [0u16; PANEL * PANEL];
+            for (pair, lanes) in pairs.as_chunks::<64>().0.iter().zip(lanes.as_chunks_mut::<32>().0) {
+                let line = _mm512_loadu_si512(pair.as_ptr().cast());
+                _mm256_storeu_si256(lanes.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(line));
+                let odd = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(line));
+                _mm256_storeu_si256(lanes.as_mut_ptr().add(PANEL).cast(), odd);
+            }
+            let stride = _mm512_slli_epi32::<3>(counting());
+            for (pair, line) in out.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+                let at = lanes.as_ptr().add(pair * 2).cast();
+                _mm512_storeu_si512(line.as_mut_ptr().cast(), _mm512_i32gather_epi32::<4>(stride, at));
+            }
+        }
+    }
+}
+
+#[repr(align(64))]
+struct Pairs([u8; BYTES]);
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn counting() -> __m512i {
+    _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+}
+
+/// Sixteen channels of 32 tokens from `32 group` on: pairs of tokens side by side. `x` begins with
+/// the first token's first channel, `count` of them exist, tokens lie `stride` apart.
+///
+/// # Safety
+/// AVX-512 is there; `out` is one tile.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn interleave(x: &[f32], stride: usize, count: usize, group: usize, out: &mut [u8]) {
+    let some = (1u32 << count.min(PANEL)) as u16;
+    let mask = if count >= PANEL { u16::MAX } else { some - 1 };
+    let tokens = (x.len() + stride - count.min(stride)) / stride;
+    for (pair, line) in out.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+        let half = |token: usize| {
+            if token >= tokens {
+                return _mm512_setzero_si512();
+            }
+            // SAFETY: `mask` of them exist.
+            let values = unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().add(token * stride)) };
+            _mm512_cvtepu16_epi32(vector::narrow(values))
+        };
+        let token = group * 32 + 2 * pair;
+        let both = _mm512_or_si512(half(token), _mm512_slli_epi32::<16>(half(token + 1)));
+        // SAFETY: 64 bytes.
+        unsafe { _mm512_storeu_si512(line.as_mut_ptr().cast(), both) };
+    }
+}
+
+/// Columns `16 block..` of a matrix `[columns][rows]` as narrow rows: what was a column is a row.
+///
+/// # Safety
+/// AVX-512 is there; `out` are the tiles of these rows.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn transpose(x: &[f32], rows: usize, columns: usize, block: usize, out: &mut [Line]) {
+    let first = block * PANEL;
+    let mut pairs = Pairs([0; BYTES]);
+    for (group, tile) in out.as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
+        if group * 32 >= columns {
+            *tile = [[0; 32]; PANEL];
+            continue;
+        }
+        // SAFETY: a tile of pairs; 16 dwords at a stride of 16 lie in it.
+        unsafe {
+            interleave(&x[first..], rows, rows - first, group, &mut pairs.0);
+            let stride = _mm512_slli_epi32::<4>(counting());
+            for (row, line) in tile.iter_mut().enumerate() {
+                let at = pairs.0.as_ptr().add(row * 4).cast();
+                _mm512_storeu_si512(line.as_mut_ptr().cast(), _mm512_i32gather_epi32::<4>(stride, at));
+            }
         }
     }
 }
