@@ -12,6 +12,7 @@ pub mod measure;
 mod narrow;
 mod panel;
 mod pool;
+mod row_gradients;
 mod rows;
 mod system;
 #[cfg(target_arch = "x86_64")]
@@ -180,8 +181,24 @@ impl Backend for Cpu {
         rows::embed(self, tokens, table, out)
     }
 
+    fn embed_gradient(&mut self, tokens: &[u32], first: usize, dy: Rows, dtable: Rows) -> Result<()> {
+        row_gradients::embed_gradient(self, tokens, first, dy, dtable)
+    }
+
     fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()> {
         rows::rms_norm(self, x, gain, eps, out)
+    }
+
+    fn rms_norm_gradient(
+        &mut self,
+        x: Rows,
+        gain: Vector,
+        eps: f32,
+        dy: Rows,
+        dx: Rows,
+        dgain: Vector,
+    ) -> Result<()> {
+        row_gradients::rms_norm_gradient(self, x, gain, eps, dy, dx, dgain)
     }
 
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()> {
@@ -201,6 +218,14 @@ impl Backend for Cpu {
         added: bool,
     ) -> Result<()> {
         linear::weight_gradient(self, dy, x, exact, dw, added)
+    }
+
+    fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()> {
+        row_gradients::bias_gradient(self, dy, db)
+    }
+
+    fn rope_gradient(&mut self, dx: Rows, head_dim: usize, turns: Rows) -> Result<()> {
+        row_gradients::rope_gradient(self, dx, head_dim, turns)
     }
 
     fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()> {
@@ -228,6 +253,25 @@ impl Backend for Cpu {
         out: Rows,
     ) -> Result<()> {
         linear::gated(self, x, gate, up, kept, out)
+    }
+
+    fn gated_gradient(&mut self, gate: Rows, up: Rows, dy: Rows) -> Result<()> {
+        row_gradients::gated_gradient(self, gate, up, dy)
+    }
+
+    fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {
+        row_gradients::loss(self, logits, first, targets, state)
+    }
+
+    fn loss_gradient(
+        &mut self,
+        logits: Rows,
+        first: usize,
+        targets: &[u32],
+        state: Rows,
+        weight: f32,
+    ) -> Result<()> {
+        row_gradients::loss_gradient(self, logits, first, targets, state, weight)
     }
 }
 
@@ -260,7 +304,7 @@ mod tests {
         )*};
     }
 
-    contracts!(rms_norm, gated, residual, rope, embed, linear, attend);
+    contracts!(rms_norm, gated, residual, rope, embed, linear, attend, loss);
 
     #[test]
     fn a_set_that_is_not_there_is_refused_by_name() {

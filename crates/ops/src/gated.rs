@@ -33,6 +33,24 @@ pub fn forward(gate: f32, up: f32) -> f32 {
     math::silu(gate) * up
 }
 
+/// Gradients of gate and up: silu'(g) = e (1 + g (1 - e)) with e = 1 / (1 + e^-g)
+#[inline(always)]
+pub fn gradient(gate: f32, up: f32, dy: f32) -> (f32, f32) {
+    let e = 1.0 / (1.0 + math::exp(-gate));
+    (dy * up * (e * gate.mul_add(1.0 - e, 1.0)), dy * (gate * e))
+}
+
+/// The shapes that fit the gradient.
+pub fn check_gradient(gate: Rows, up: Rows, dy: Rows) -> Result<()> {
+    let same = |a: Rows| (a.rows, a.columns) == (gate.rows, gate.columns);
+    check(same(up) && same(dy), "gated_gradient", || {
+        format!(
+            "gate {}x{}, up {}x{}, dy {}x{}",
+            gate.rows, gate.columns, up.rows, up.columns, dy.rows, dy.columns
+        )
+    })
+}
+
 /// What every backend must give.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     use WeightFormat::{Bf16, F32, Int8, Nvfp4};
@@ -40,6 +58,19 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
         for (tokens, outputs, inputs) in [(1, 96, 64), (3, 33, 160), (16, 40, 128), (70, 112, 200)] {
             check_case(&make, (first, second), (tokens, outputs, inputs));
         }
+    }
+    for (rows, columns) in [(1, 1536), (7, 33), (90, 4864)] {
+        let mut bench = Bench::new(&make);
+        let gate: Vec<f32> = numbers(1, rows * columns).iter().map(|x| x * 20.0).collect();
+        let (up, dy) = (numbers(2, rows * columns), numbers(3, rows * columns));
+        let want = |which: usize| -> Vec<f32> {
+            let all = gate.iter().zip(&up).zip(&dy).map(|((g, u), dy)| gradient(*g, *u, *dy));
+            all.map(|(dg, du)| if which == 0 { dg } else { du }).collect()
+        };
+        let handles = [&gate, &up, &dy].map(|x| bench.rows(rows, columns, x));
+        bench.backend.gated_gradient(handles[0], handles[1], handles[2]).unwrap();
+        assert_same_bits(&bench.read(handles[0]), &want(0), "gate's gradient");
+        assert_same_bits(&bench.read(handles[1]), &want(1), "up's gradient");
     }
 }
 

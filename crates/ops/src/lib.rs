@@ -14,6 +14,7 @@ pub mod embed;
 pub mod error;
 pub mod gated;
 pub mod linear;
+pub mod loss;
 pub mod math;
 pub mod residual;
 pub mod rms_norm;
@@ -81,8 +82,20 @@ pub trait Backend {
 
     /// out[t, c] = table[tokens[t], c]
     fn embed(&mut self, tokens: &[u32], table: &Weight, out: Rows) -> Result<()>;
+    /// dtable[tokens[t] - first, c] += dy[t, c], for the tokens among dtable's rows.
+    fn embed_gradient(&mut self, tokens: &[u32], first: usize, dy: Rows, dtable: Rows) -> Result<()>;
     /// out[t, c] = gain[c] * x[t, c] / sqrt(mean_c x^2 + eps). Out may be x, or narrow.
     fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()>;
+    /// dx and dgain have their shares added. See `rms_norm`.
+    fn rms_norm_gradient(
+        &mut self,
+        x: Rows,
+        gain: Vector,
+        eps: f32,
+        dy: Rows,
+        dx: Rows,
+        dgain: Vector,
+    ) -> Result<()>;
     /// Several products of one input, which may be narrow.
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()>;
     /// dx[t, k] = sum_n dy[t, n] * weight[n, k], or added to dx.
@@ -90,8 +103,12 @@ pub trait Backend {
     /// dw[n, k] = sum_t dy[t, n] * x[t, k], or added to dw; not rounded if `exact` (f32 weights).
     fn linear_weight_gradient(&mut self, dy: Rows, x: Rows, exact: bool, dw: Rows, added: bool)
     -> Result<()>;
+    /// db[n] += sum_t dy[t, n]
+    fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()>;
     /// Rotates each head of x in place by the angles whose cosines and sines are `turns[t, ..]`.
     fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()>;
+    /// Rotates each head of a gradient back.
+    fn rope_gradient(&mut self, dx: Rows, head_dim: usize, turns: Rows) -> Result<()>;
     /// Puts keys and values of positions `start..start + t` into the cache.
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()>;
     /// out[t, h] = sum_j softmax_j(q[t, h] . k[j, h/group] / sqrt(head_dim)) v[j, h/group]. Out may be narrow.
@@ -107,5 +124,18 @@ pub trait Backend {
         up: Matrix,
         kept: Option<(Rows, Rows)>,
         out: Rows,
+    ) -> Result<()>;
+    /// The products a gated pair kept become their gradients. See `gated`.
+    fn gated_gradient(&mut self, gate: Rows, up: Rows, dy: Rows) -> Result<()>;
+    /// Takes the logits of the words from `first` on into the tokens' state. See `loss`.
+    fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()>;
+    /// Logits become their gradients, `weight` times that of the tokens' losses.
+    fn loss_gradient(
+        &mut self,
+        logits: Rows,
+        first: usize,
+        targets: &[u32],
+        state: Rows,
+        weight: f32,
     ) -> Result<()>;
 }

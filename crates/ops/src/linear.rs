@@ -87,6 +87,14 @@ pub fn input_gradient(
     forward(dy, &transposed(weight, columns), weight.len() / columns, scale, None, format)
 }
 
+/// One token's share of a bias' gradient, added.
+#[inline(always)]
+pub fn bias_gradient(dy: &[f32], db: &mut [f32]) {
+    for (db, dy) in db.iter_mut().zip(dy) {
+        *db += dy;
+    }
+}
+
 /// dw[n,k] = dot_t(dy'[:,n], x'[:,k]); nothing is rounded if `exact`.
 pub fn weight_gradient(dy: &[f32], x: &[f32], tokens: usize, exact: bool) -> Vec<f32> {
     let (outputs, inputs) = (dy.len() / tokens, x.len() / tokens);
@@ -172,4 +180,9 @@ fn check_gradients<B: Backend>(
     assert_same_bits(&bench.read(dx), &want.iter().map(|x| x + x).collect::<Vec<_>>(), &what);
     bench.backend.linear_weight_gradient(dy, x, exact, dw, false).unwrap();
     assert_same_bits(&bench.read(dw), &want_weight, &what);
+    let mut db = numbers(9, outputs);
+    let handle = bench.vector(&db);
+    numbers(7, tokens * outputs).chunks(outputs).for_each(|dy| bias_gradient(dy, &mut db));
+    bench.backend.bias_gradient(dy, handle).unwrap();
+    assert_same_bits(&bench.read(Rows::new(handle.buffer, 1, outputs)), &db, "bias_gradient");
 }

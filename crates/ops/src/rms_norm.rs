@@ -1,4 +1,5 @@
 //! y[t,c] = g[c] * (x[t,c] * r[t]),  r[t] = 1 / sqrt(mean_c x[t,c]^2 + eps)
+//! dx[t,c] += r (g dy)[t,c] - x[t,c] r^3 mean_c(g dy x),  dg[c] += sum_t dy[t,c] x[t,c] r[t]
 
 use crate::error::{Result, check};
 use crate::testing::{Bench, assert_same_bits, numbers, rounded_rows};
@@ -43,6 +44,46 @@ pub fn forward_in_place(x: &mut [f32], gain: &[f32], eps: f32) {
     }
 }
 
+/// One row's share of the input's gradient, added to `dx`; gives r.
+#[inline(always)]
+pub fn gradient(x: &[f32], gain: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) -> f32 {
+    let r = reciprocal_rms(x, eps);
+    let mut lanes = [0.0f32; math::LANES];
+    for ((x, gain), dy) in x.chunks(math::LANES).zip(gain.chunks(math::LANES)).zip(dy.chunks(math::LANES)) {
+        for (i, ((x, gain), dy)) in x.iter().zip(gain).zip(dy).enumerate() {
+            lanes[i] = (gain * dy).mul_add(*x, lanes[i]);
+        }
+    }
+    let mean = math::fold(lanes) / x.len() as f32 * r * r * r;
+    for (((dx, x), gain), dy) in dx.iter_mut().zip(x).zip(gain).zip(dy) {
+        *dx += (gain * dy).mul_add(r, -(x * mean));
+    }
+    r
+}
+
+/// One row's share of the gain's gradient, added.
+#[inline(always)]
+pub fn gain_gradient(x: &[f32], r: f32, dy: &[f32], dgain: &mut [f32]) {
+    for ((dgain, x), dy) in dgain.iter_mut().zip(x).zip(dy) {
+        *dgain = dy.mul_add(x * r, *dgain);
+    }
+}
+
+/// The shapes that fit the gradient.
+pub fn check_gradient(x: Rows, gain: Vector, dy: Rows, dx: Rows, dgain: Vector) -> Result<()> {
+    let same = |a: Rows| (a.rows, a.columns) == (x.rows, x.columns);
+    check(
+        same(dy) && same(dx) && gain.len == x.columns && dgain.len == x.columns,
+        "rms_norm_gradient",
+        || {
+            format!(
+                "x {}x{}, gain {}, dy {}x{}, dx {}x{}, dgain {}",
+                x.rows, x.columns, gain.len, dy.rows, dy.columns, dx.rows, dx.columns, dgain.len
+            )
+        },
+    )
+}
+
 /// What every backend must give.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     for (rows, columns) in [(1, 576), (5, 64), (3, 37), (200, 1024)] {
@@ -62,4 +103,22 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
         bench.backend.rms_norm(x, gain, 1e-6, x).unwrap();
         assert_same_bits(&bench.read(x), &want, "rms_norm in place");
     }
+    for (rows, columns) in [(1, 576), (5, 64), (3, 37), (200, 1024)] {
+        check_gradients(&make, rows, columns);
+    }
+}
+
+fn check_gradients<B: Backend>(make: &impl Fn(usize) -> B, rows: usize, columns: usize) {
+    let mut bench = Bench::new(make);
+    let (x, gain, dy) = (numbers(1, rows * columns), numbers(2, columns), numbers(3, rows * columns));
+    let (mut dx, mut dgain) = (numbers(4, rows * columns), numbers(5, columns));
+    let handles = (bench.rows(rows, columns, &dx), bench.vector(&dgain));
+    for ((x, dy), dx) in x.chunks(columns).zip(dy.chunks(columns)).zip(dx.chunks_mut(columns)) {
+        let r = gradient(x, &gain, 1e-6, dy, dx);
+        gain_gradient(x, r, dy, &mut dgain);
+    }
+    let (x, gain, dy) = (bench.rows(rows, columns, &x), bench.vector(&gain), bench.rows(rows, columns, &dy));
+    bench.backend.rms_norm_gradient(x, gain, 1e-6, dy, handles.0, handles.1).unwrap();
+    assert_same_bits(&bench.read(handles.0), &dx, "rms_norm_gradient");
+    assert_same_bits(&bench.read(Rows::new(handles.1.buffer, 1, columns)), &dgain, "gain's gradient");
 }

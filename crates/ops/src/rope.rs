@@ -33,6 +33,21 @@ pub fn forward_in_place(x: &mut [f32], turns: &[f32]) {
     }
 }
 
+/// The gradient of all heads of one token: turned back.
+#[inline(always)]
+pub fn gradient_in_place(dy: &mut [f32], turns: &[f32]) {
+    let half = turns.len() / 2;
+    let (cos, sin) = turns.split_at(half);
+    for head in dy.chunks_exact_mut(turns.len()) {
+        let (d1, d2) = head.split_at_mut(half);
+        for i in 0..half {
+            let (a, b) = (d1[i], d2[i]);
+            d1[i] = a.mul_add(cos[i], b * sin[i]);
+            d2[i] = b.mul_add(cos[i], -(a * sin[i]));
+        }
+    }
+}
+
 /// What every backend must give.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     for (rows, heads, head_dim) in [(1, 9, 64), (33, 4, 128), (3, 2, 6)] {
@@ -43,8 +58,14 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             forward_in_place(x, turns);
         }
         let x = bench.rows(rows, heads * head_dim, &x);
+        let back = turns.clone();
         let turns = bench.rows(rows, head_dim, &turns);
         bench.backend.rope(x, head_dim, turns).unwrap();
         assert_same_bits(&bench.read(x), &want, "rope");
+        for (x, turns) in want.chunks_mut(heads * head_dim).zip(back.chunks(head_dim)) {
+            gradient_in_place(x, turns);
+        }
+        bench.backend.rope_gradient(x, head_dim, turns).unwrap();
+        assert_same_bits(&bench.read(x), &want, "rope_gradient");
     }
 }

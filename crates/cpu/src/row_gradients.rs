@@ -1,0 +1,182 @@
+//! Gradients that go row by row, or column by column where rows are summed: the reference's own
+//! lines, compiled for the instruction set.
+
+use halfbyte_ops::{Result, Rows, Vector, embed, gated, linear, loss, residual, rms_norm, rope};
+
+use crate::Cpu;
+use crate::isa::for_isa;
+
+for_isa! {
+fn norm_gradient(x: &[f32], gain: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) {
+    rms_norm::gradient(x, gain, eps, dy, dx);
+}
+}
+for_isa! { fn reciprocal(x: &[f32], eps: f32) -> f32 { rms_norm::reciprocal_rms(x, eps) } }
+for_isa! { fn gain_part(x: &[f32], r: f32, dy: &[f32], dgain: &mut [f32]) { rms_norm::gain_gradient(x, r, dy, dgain) } }
+for_isa! { fn bias_part(dy: &[f32], db: &mut [f32]) { linear::bias_gradient(dy, db) } }
+for_isa! { fn turn_back(dy: &mut [f32], turns: &[f32]) { rope::gradient_in_place(dy, turns) } }
+for_isa! { fn add_part(dy: &[f32], out: &mut [f32]) { residual::forward(dy, out) } }
+for_isa! { fn loss_row(logits: &[f32], first: usize, target: u32, state: &mut [f32]) { loss::forward(logits, first, target, state) } }
+for_isa! {
+fn loss_gradient_row(logits: &mut [f32], first: usize, target: u32, state: &[f32], weight: f32) {
+    loss::gradient(logits, first, target, state, weight)
+}
+}
+for_isa! {
+fn gate_gradient(gate: &mut [f32], up: &mut [f32], dy: &[f32]) {
+    for ((gate, up), dy) in gate.iter_mut().zip(up).zip(dy) {
+        (*gate, *up) = gated::gradient(*gate, *up, *dy);
+    }
+}
+}
+
+/// Columns that one chunk of a sum over rows takes.
+const STRIPE: usize = 64;
+
+/// Calls `work(first, count)` for stripes of columns: sums over rows, which then run in order.
+fn for_stripes(cpu: &mut Cpu, rows: usize, columns: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+    cpu.for_rows(columns.div_ceil(STRIPE), rows * STRIPE, &|stripe| {
+        work(stripe * STRIPE, STRIPE.min(columns - stripe * STRIPE));
+    });
+}
+
+pub(crate) fn rms_norm_gradient(
+    cpu: &mut Cpu,
+    x: Rows,
+    gain: Vector,
+    eps: f32,
+    dy: Rows,
+    dx: Rows,
+    dgain: Vector,
+) -> Result<()> {
+    const OP: &str = "rms_norm_gradient";
+    rms_norm::check_gradient(x, gain, dy, dx, dgain)?;
+    let (x_place, dy_place, dx) = (cpu.arena.rows(OP, x)?, cpu.arena.rows(OP, dy)?, cpu.arena.rows(OP, dx)?);
+    let (gain, dgain) = (cpu.arena.vector(OP, gain)?, cpu.arena.place::<f32>(OP, dgain.buffer)?);
+    let (isa, width, rows) = (cpu.isa, x.columns, x.rows);
+    cpu.for_rows(rows, width, &|row| {
+        // SAFETY: each row of dx is written by one chunk; the others are only read.
+        unsafe {
+            let (x, dy) = (x_place.slice(row * width, width), dy_place.slice(row * width, width));
+            norm_gradient(isa, x, gain, eps, dy, dx.slice_mut(row * width, width));
+        }
+    });
+    for_stripes(cpu, rows, width, &|first, count| {
+        for row in 0..rows {
+            let at = row * width + first;
+            // SAFETY: a stripe of dgain is written by one chunk; the others are only read.
+            unsafe {
+                let r = reciprocal(isa, x_place.slice(row * width, width), eps);
+                let (x, dy) = (x_place.slice(at, count), dy_place.slice(at, count));
+                gain_part(isa, x, r, dy, dgain.slice_mut(first, count));
+            }
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn bias_gradient(cpu: &mut Cpu, dy: Rows, db: Vector) -> Result<()> {
+    residual::check_shapes(Rows { rows: 1, ..dy }, Rows::new(db.buffer, 1, db.len))?;
+    let (dy_place, db) =
+        (cpu.arena.rows("bias_gradient", dy)?, cpu.arena.place::<f32>("bias_gradient", db.buffer)?);
+    let (isa, width) = (cpu.isa, dy.columns);
+    for_stripes(cpu, dy.rows, width, &|first, count| {
+        for row in 0..dy.rows {
+            // SAFETY: a stripe is written by one chunk.
+            unsafe {
+                let dy = dy_place.slice(row * width + first, count);
+                bias_part(isa, dy, db.slice_mut(first, count));
+            }
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn rope_gradient(cpu: &mut Cpu, dx: Rows, head_dim: usize, turns: Rows) -> Result<()> {
+    rope::check_shapes(dx, head_dim, turns)?;
+    let (place, turns) = (cpu.arena.rows("rope_gradient", dx)?, cpu.arena.rows("rope_gradient", turns)?);
+    let (isa, width) = (cpu.isa, dx.columns);
+    cpu.for_rows(dx.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk; turns are only read.
+        unsafe {
+            let (dx, turns) = (place.slice_mut(row * width, width), turns.slice(row * head_dim, head_dim));
+            turn_back(isa, dx, turns);
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn embed_gradient(
+    cpu: &mut Cpu,
+    tokens: &[u32],
+    first: usize,
+    dy: Rows,
+    dtable: Rows,
+) -> Result<()> {
+    embed::check_gradient(tokens, dy, dtable)?;
+    let (source, table) = (cpu.arena.rows("embed_gradient", dy)?, cpu.arena.rows("embed_gradient", dtable)?);
+    let (isa, width) = (cpu.isa, dy.columns);
+    for_stripes(cpu, tokens.len(), width, &|column, count| {
+        for (t, token) in tokens.iter().enumerate() {
+            let row = (*token as usize).wrapping_sub(first);
+            if row < dtable.rows {
+                // SAFETY: a stripe is written by one chunk.
+                unsafe {
+                    let dy = source.slice(t * width + column, count);
+                    add_part(isa, dy, table.slice_mut(row * width + column, count));
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn gated_gradient(cpu: &mut Cpu, gate: Rows, up: Rows, dy: Rows) -> Result<()> {
+    const OP: &str = "gated_gradient";
+    gated::check_gradient(gate, up, dy)?;
+    let (isa, width) = (cpu.isa, gate.columns);
+    let (gates, ups, dy) = (cpu.arena.rows(OP, gate)?, cpu.arena.rows(OP, up)?, cpu.arena.rows(OP, dy)?);
+    cpu.for_rows(gate.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk.
+        unsafe {
+            let (gate, up) = (gates.slice_mut(row * width, width), ups.slice_mut(row * width, width));
+            gate_gradient(isa, gate, up, dy.slice(row * width, width));
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn loss(cpu: &mut Cpu, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {
+    loss::check_shapes(logits, targets, state)?;
+    let (place, state) = (cpu.arena.rows("loss", logits)?, cpu.arena.rows("loss", state)?);
+    let (isa, width) = (cpu.isa, logits.columns);
+    cpu.for_rows(logits.rows, width, &|row| {
+        // SAFETY: each token's state is written by one chunk.
+        unsafe {
+            let state = state.slice_mut(row * loss::STATE, loss::STATE);
+            loss_row(isa, place.slice(row * width, width), first, targets[row], state);
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn loss_gradient(
+    cpu: &mut Cpu,
+    logits: Rows,
+    first: usize,
+    targets: &[u32],
+    state: Rows,
+    weight: f32,
+) -> Result<()> {
+    loss::check_shapes(logits, targets, state)?;
+    let (place, state) = (cpu.arena.rows("loss", logits)?, cpu.arena.rows("loss", state)?);
+    let (isa, width) = (cpu.isa, logits.columns);
+    cpu.for_rows(logits.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk.
+        unsafe {
+            let state = state.slice(row * loss::STATE, loss::STATE);
+            loss_gradient_row(isa, place.slice_mut(row * width, width), first, targets[row], state, weight);
+        }
+    });
+    Ok(())
+}
