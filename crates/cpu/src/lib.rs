@@ -22,7 +22,8 @@ mod vector;
 
 use halfbyte_ops::error::check;
 use halfbyte_ops::{
-    Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Vector, Weight, WeightRows,
+    Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Vector, Weight,
+    WeightRows,
 };
 
 pub use isa::Isa;
@@ -238,6 +239,10 @@ impl Backend for Cpu {
 
     fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()> {
         attend::forward(self, q, cache, sight, out)
+    }
+
+    fn attend_gradient(&mut self, of: &Attention, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
+        attend::gradient::run(self, of, dout, dq, dk, dv)
     }
 
     fn add(&mut self, x: Rows, out: Rows) -> Result<()> {

@@ -4,6 +4,10 @@
 //! they are as they are. Masked keys have p = 0, which adds exactly nothing.
 //!
 //! A query's result depends on the keys it sees and on nothing else.
+//!
+//! Backward, with P = p / sum p, dP[j] = dot(dy', v[j]) and dS = P (dP - sum_j P dP) / sqrt(d):
+//! dq = dot_j(dS', k[j]), dk[j] = dot_t(dS', q'), dv[j] = dot_t(P', dy'), where the inner dimension
+//! of the last two runs over the tokens, padded to 32, of one query head after the other.
 
 use halfbyte_formats::{bf16, int8_block};
 
@@ -11,7 +15,7 @@ use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
 use crate::tensor::{KEYS, WIDEST_HEAD};
 use crate::testing::{Bench, assert_same_bits, numbers, rounded_rows};
-use crate::{Backend, Cache, CacheFormat, Rows, Sight, math};
+use crate::{Attention, Backend, Cache, CacheFormat, Rows, Sight, math};
 
 /// The shapes that fit.
 pub fn check_shapes(q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()> {
@@ -102,6 +106,125 @@ pub fn forward(
     (0..q.len()).map(|c| dot(&p, &values.iter().map(|v| v[c]).collect::<Vec<_>>()) * total).collect()
 }
 
+/// The shapes that fit the gradient.
+pub fn check_gradient(of: &Attention, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
+    let shape = |a: Rows| (a.rows, a.columns);
+    let (q, k) = (of.q, of.k);
+    let fits = of.head_dim > 0
+        && of.head_dim <= WIDEST_HEAD
+        && k.columns > 0
+        && k.columns.is_multiple_of(of.head_dim)
+        && q.columns.is_multiple_of(k.columns)
+        && q.rows == k.rows
+        && [dout, dq].iter().all(|a| shape(*a) == shape(q))
+        && [of.v, dk, dv].iter().all(|a| shape(*a) == shape(k))
+        && of.window != Some(0);
+    check(fits, "attend_gradient", || {
+        format!(
+            "q {}x{}, k {}x{}, v {}x{}, heads of {}, dout {}x{}, dq {}x{}, dk {}x{}, dv {}x{}",
+            q.rows,
+            q.columns,
+            k.rows,
+            k.columns,
+            of.v.rows,
+            of.v.columns,
+            of.head_dim,
+            dout.rows,
+            dout.columns,
+            dq.rows,
+            dq.columns,
+            dk.rows,
+            dk.columns,
+            dv.rows,
+            dv.columns
+        )
+    })
+}
+
+/// Probabilities and dS of one query: the last step of both is the same in every kernel.
+///
+/// `p` are scores before scaling and `dp` products of dy with values, whole tiles of keys; keys
+/// out of sight come out as zero in both.
+#[inline(always)]
+pub fn soften(p: &mut [f32], dp: &mut [f32], visible: std::ops::Range<usize>, scale: f32) {
+    p[..visible.start].fill(f32::NEG_INFINITY);
+    p[visible.end..].fill(f32::NEG_INFINITY);
+    let top = math::max(p) * scale;
+    for p in p.iter_mut() {
+        *p = math::exp(*p * scale - top);
+    }
+    let total = 1.0 / math::sum(p);
+    let mut lanes = [0.0f32; math::LANES];
+    for (p, dp) in p.chunks_mut(math::LANES).zip(dp.chunks(math::LANES)) {
+        for (i, (p, dp)) in p.iter_mut().zip(dp).enumerate() {
+            *p *= total;
+            // Out of sight dp may hold anything finite: p is zero there.
+            lanes[i] = p.mul_add(*dp, lanes[i]);
+        }
+    }
+    let mean = math::fold(lanes);
+    for (p, dp) in p.iter().zip(dp) {
+        *dp = p * (*dp - mean) * scale;
+    }
+}
+
+/// Gradients of q, k and v of one sample, `[t][heads][head_dim]`.
+pub fn gradient(
+    (q, k, v, dy): (&[f32], &[f32], &[f32], &[f32]),
+    (heads, kv_heads, head_dim): (usize, usize, usize),
+    window: Option<usize>,
+    exact: bool,
+) -> [Vec<f32>; 3] {
+    let tokens = q.len() / (heads * head_dim);
+    let padded = tokens.next_multiple_of(KEYS);
+    let round = |x: &[f32]| if exact { x.to_vec() } else { rounded(x) };
+    // Rows of a head, padded with zeros.
+    let head = |x: &[f32], count: usize, h: usize| -> Vec<Vec<f32>> {
+        let row = |t: usize| round(&x[(t * count + h) * head_dim..][..head_dim]);
+        let zeros = || vec![0.0; head_dim];
+        (0..padded).map(|t| if t < tokens { row(t) } else { zeros() }).collect()
+    };
+    let column = |rows: &[Vec<f32>], c: usize| rows.iter().map(|row| row[c]).collect::<Vec<f32>>();
+    let [mut dq, mut dk, mut dv] = [vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]];
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    for kv in 0..kv_heads {
+        let (keys, values) = (head(k, kv_heads, kv), head(v, kv_heads, kv));
+        let [mut all_p, mut all_ds, mut all_q, mut all_dy] = [const { Vec::new() }; 4];
+        for h in kv * (heads / kv_heads)..(kv + 1) * (heads / kv_heads) {
+            let (queries, dys) = (head(q, heads, h), head(dy, heads, h));
+            for t in 0..padded {
+                let (mut p, mut ds) = (vec![0.0; padded], vec![0.0; padded]);
+                if t < tokens {
+                    // The same whole tiles of keys that any kernel looks at.
+                    let seen = (t + 1).next_multiple_of(KEYS);
+                    for j in 0..seen {
+                        (p[j], ds[j]) = (dot(&queries[t], &keys[j]), dot(&dys[t], &values[j]));
+                    }
+                    let low = window.map_or(0, |w| (t + 1).saturating_sub(w));
+                    soften(&mut p[..seen], &mut ds[..seen], low..t + 1, scale);
+                    (p, ds) = (round(&p), round(&ds));
+                    for c in 0..head_dim {
+                        dq[(t * heads + h) * head_dim + c] = dot(&ds, &column(&keys, c));
+                    }
+                }
+                all_p.push(p);
+                all_ds.push(ds);
+            }
+            all_q.extend(queries);
+            all_dy.extend(dys);
+        }
+        for j in 0..tokens {
+            let (p, ds) = (column(&all_p, j), column(&all_ds, j));
+            for c in 0..head_dim {
+                let at = (j * kv_heads + kv) * head_dim + c;
+                dk[at] = dot(&ds, &column(&all_q, c));
+                dv[at] = dot(&p, &column(&all_dy, c));
+            }
+        }
+    }
+    [dq, dk, dv]
+}
+
 /// What every backend must give: whole, in chunks, token by token, with and without a window.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     for format in [CacheFormat::F32, CacheFormat::Bf16, CacheFormat::Int8] {
@@ -110,6 +233,42 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
                 check_case(&make, format, (heads, kv_heads, head_dim), window);
             }
         }
+    }
+    for exact in [true, false] {
+        for shape in [(6, 2, 64), (2, 2, 40), (4, 1, 16)] {
+            for (tokens, window) in [(75, None), (75, Some(19)), (32, None), (1, None)] {
+                check_gradients(&make, tokens, shape, window, exact);
+            }
+        }
+    }
+}
+
+fn check_gradients<B: Backend>(
+    make: &impl Fn(usize) -> B,
+    tokens: usize,
+    (heads, kv_heads, head_dim): (usize, usize, usize),
+    window: Option<usize>,
+    exact: bool,
+) {
+    let mut bench = Bench::new(make);
+    let (wide, narrow) = (heads * head_dim, kv_heads * head_dim);
+    let q: Vec<f32> = numbers(1, tokens * wide).iter().map(|x| x * 3.0).collect();
+    let (k, v, dy) = (numbers(2, tokens * narrow), numbers(3, tokens * narrow), numbers(4, tokens * wide));
+    let want = gradient((&q, &k, &v, &dy), (heads, kv_heads, head_dim), window, exact);
+    let of = Attention {
+        q: bench.rows(tokens, wide, &q),
+        k: bench.rows(tokens, narrow, &k),
+        v: bench.rows(tokens, narrow, &v),
+        head_dim,
+        window,
+        exact,
+    };
+    let dy = bench.rows(tokens, wide, &dy);
+    let outs = [wide, narrow, narrow].map(|columns| bench.output(tokens, columns));
+    bench.backend.attend_gradient(&of, dy, outs[0], outs[1], outs[2]).unwrap();
+    for ((out, want), name) in outs.into_iter().zip(&want).zip(["dq", "dk", "dv"]) {
+        let what = format!("{name}, {tokens} tokens, heads {heads}/{kv_heads}x{head_dim}, window {window:?}");
+        assert_same_bits(&bench.read(out), want, &what);
     }
 }
 

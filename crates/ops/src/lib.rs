@@ -61,6 +61,23 @@ pub struct Sight {
     pub window: Option<usize>,
 }
 
+/// A sample's attention as training keeps it: queries and keys after rope.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    /// `[t, heads * head_dim]`
+    pub q: Rows,
+    /// `[t, kv_heads * head_dim]`
+    pub k: Rows,
+    /// As k.
+    pub v: Rows,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// As in [`Sight`].
+    pub window: Option<usize>,
+    /// Whether nothing was rounded (an f32 cache), else everything that is multiplied (bf16).
+    pub exact: bool,
+}
+
 /// A device: one arena of bytes, copies in and out of it, and the ops.
 ///
 /// Buffers are handles; the host cannot look behind them. Ops check shapes and bounds and
@@ -113,6 +130,8 @@ pub trait Backend {
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()>;
     /// out[t, h] = sum_j softmax_j(q[t, h] . k[j, h/group] / sqrt(head_dim)) v[j, h/group]. Out may be narrow.
     fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()>;
+    /// Gradients of a sample's queries, keys and values. See `attend`.
+    fn attend_gradient(&mut self, of: &Attention, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()>;
     /// out[t, c] += x[t, c]
     fn add(&mut self, x: Rows, out: Rows) -> Result<()>;
     /// out = silu(x gate) * (x up), where `kept` are the two products, if they are wanted. Two

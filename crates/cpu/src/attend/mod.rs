@@ -5,6 +5,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod gradient;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 
