@@ -67,6 +67,36 @@ impl ScratchNeed {
     }
 }
 
+/// What a training step asks of the scratch buffer besides [`ScratchNeed`].
+#[derive(Clone, Copy, Debug)]
+pub struct TrainingNeed {
+    /// Tokens of a batch.
+    pub tokens: usize,
+    /// Longest sample.
+    pub longest: usize,
+    /// Widest side of a matrix (of the vocabulary: of a chunk).
+    pub widest: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl TrainingNeed {
+    /// Bytes of scratch that every op of such a step finds enough.
+    pub fn bytes(&self) -> usize {
+        let products = [(self.tokens, self.widest), (self.widest, self.tokens)].map(|(rows, inner)| {
+            let (shared, each) = linear::scratch(rows, inner);
+            shared + each.next_multiple_of(64) * self.threads
+        });
+        let attention = attend::scratch(self.longest, self.head_dim)
+            .max(attend::gradient::scratch(self.longest, self.head_dim))
+            .next_multiple_of(64)
+            * self.threads;
+        products[0].max(products[1]).max(attention)
+    }
+}
+
 /// Scratch of one op: a part for all, then a part for each thread.
 #[derive(Clone, Copy)]
 struct Scratch {
@@ -243,6 +273,10 @@ impl Backend for Cpu {
 
     fn attend_gradient(&mut self, of: &Attention, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
         attend::gradient::run(self, of, dout, dq, dk, dv)
+    }
+
+    fn copy(&mut self, x: Rows, out: Rows) -> Result<()> {
+        rows::copy(self, x, out)
     }
 
     fn add(&mut self, x: Rows, out: Rows) -> Result<()> {

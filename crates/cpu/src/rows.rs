@@ -91,6 +91,17 @@ pub(crate) fn add(cpu: &mut Cpu, x: Rows, out: Rows) -> Result<()> {
     Ok(())
 }
 
+pub(crate) fn copy(cpu: &mut Cpu, x: Rows, out: Rows) -> Result<()> {
+    residual::check_shapes(x, out)?;
+    let (from, to) = (cpu.arena.rows("copy", x)?, cpu.arena.rows("copy", out)?);
+    let width = x.columns;
+    cpu.for_rows(x.rows, width, &|row| {
+        // SAFETY: each row is written by one chunk; x is only read.
+        unsafe { to.slice_mut(row * width, width).copy_from_slice(from.slice(row * width, width)) };
+    });
+    Ok(())
+}
+
 for_isa! {
 fn gate_row(gate: &[f32], up: &[f32], row: usize, out: &Output) {
     let mut line = [0.0; 32];

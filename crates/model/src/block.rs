@@ -1,5 +1,7 @@
 //! A layer as the chain of its named stages, over the planned buffers.
 
+use std::ops::Range;
+
 use halfbyte_ops::{Backend, Matrix, Product, Rows, Sight, WeightFormat};
 use halfbyte_plan::Stage;
 
@@ -12,22 +14,37 @@ pub(crate) struct Pass {
     pub(crate) at: Values,
     pub(crate) head_dim: usize,
     pub(crate) norm_eps: f32,
+    pub(crate) samples: Vec<Sample>,
+    /// Whether everything that the way back needs is stored, in f32.
+    pub(crate) keep: bool,
+}
+
+/// Tokens that see each other.
+#[derive(Clone)]
+pub(crate) struct Sample {
+    /// Their rows.
+    pub(crate) rows: Range<usize>,
+    /// Position of the first.
     pub(crate) start: usize,
 }
 
 /// residual -> residual
 pub(crate) fn forward<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
-    let at = &pass.at;
-    let normed = input(at.normed, &[w.q, w.k, w.v]);
-    b.rms_norm(at.residual, w.input_norm, pass.norm_eps, normed)?;
-    o.see(b, Stage::InputNorm, normed)?;
-    attention(b, w, pass, normed, o)?; // normed -> residual
-    o.see(b, Stage::AttnResidual, at.residual)?;
-    let normed = input(at.normed, &[w.gate, w.up]);
-    b.rms_norm(at.residual, w.post_norm, pass.norm_eps, normed)?;
-    o.see(b, Stage::PostNorm, normed)?;
-    feed_forward(b, w, pass, normed, o)?; // normed -> residual
-    o.see(b, Stage::MlpResidual, at.residual)
+    attention(b, w, pass, o)?;
+    let activated = activate(b, w, pass, o)?;
+    add(b, activated, w.down, pass, Stage::Down, o)?;
+    o.see(b, Stage::MlpResidual, pass.at.residual)
+}
+
+impl Pass {
+    /// Rows that these matrices take: narrow, unless one of them wants its input as it is, or it
+    /// is kept.
+    pub(crate) fn input(&self, rows: Rows, takers: &[Matrix]) -> Rows {
+        match self.keep || takers.iter().any(|taker| taker.weight.format == WeightFormat::F32) {
+            true => rows,
+            false => rows.narrow(),
+        }
+    }
 }
 
 /// Adds a product to the residual. Who watches sees the product by itself first.
@@ -48,59 +65,54 @@ fn add<B: Backend>(
     Ok(b.add(at.part, at.residual)?)
 }
 
-/// Rows that these matrices take: narrow, unless one of them wants its input as it is.
-pub(crate) fn input(rows: Rows, takers: &[Matrix]) -> Rows {
-    match takers.iter().any(|taker| taker.weight.format == WeightFormat::F32) {
-        true => rows,
-        false => rows.narrow(),
-    }
-}
-
-fn attention<B: Backend>(
-    b: &mut B,
-    w: &Layer,
-    pass: &Pass,
-    normed: Rows,
-    o: &mut Observer<'_>,
-) -> Result<()> {
+/// residual -> residual with attention added
+pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
     let at = &pass.at;
-    b.linear(normed, &[Product::new(w.q, at.q), Product::new(w.k, at.k), Product::new(w.v, at.v)])?;
-    o.see(b, Stage::Q, at.q)?;
-    o.see(b, Stage::K, at.k)?;
+    let normed = pass.input(at.normed, &[w.q, w.k, w.v]);
+    b.rms_norm(at.residual, w.input_norm, pass.norm_eps, normed)?;
+    o.see(b, Stage::InputNorm, normed)?;
+    let heads = |x: Rows| x.reshape(pass.head_dim);
+    let (q, k) = if w.q_norm.is_some() { (at.q_raw, at.k_raw) } else { (at.q, at.k) };
+    b.linear(normed, &[Product::new(w.q, q), Product::new(w.k, k), Product::new(w.v, at.v)])?;
+    o.see(b, Stage::Q, q)?;
+    o.see(b, Stage::K, k)?;
     o.see(b, Stage::V, at.v)?;
     if let (Some(q_norm), Some(k_norm)) = (w.q_norm, w.k_norm) {
-        let heads = |x: Rows| x.reshape(pass.head_dim);
-        b.rms_norm(heads(at.q), q_norm, pass.norm_eps, heads(at.q))?;
-        b.rms_norm(heads(at.k), k_norm, pass.norm_eps, heads(at.k))?;
+        b.rms_norm(heads(q), q_norm, pass.norm_eps, heads(at.q))?;
+        b.rms_norm(heads(k), k_norm, pass.norm_eps, heads(at.k))?;
         o.see(b, Stage::QkNorm, at.q)?;
     }
     b.rope(at.q, pass.head_dim, at.turns)?;
     b.rope(at.k, pass.head_dim, at.turns)?;
     o.see(b, Stage::Rope, at.q)?;
-    b.store(at.k, at.v, pass.start, &w.cache)?;
-    let sight = Sight { start: pass.start, window: w.window };
-    let attended = input(at.attended, &[w.o]);
-    b.attend(at.q, &w.cache, sight, attended)?;
+    // Narrow rows lie in tiles, which samples may share: several samples are written in f32.
+    let attended = if pass.samples.len() == 1 { pass.input(at.attended, &[w.o]) } else { at.attended };
+    for sample in &pass.samples {
+        let of =
+            |x: Rows| if pass.samples.len() == 1 { x } else { x.slice(sample.rows.start, sample.rows.len()) };
+        b.store(of(at.k), of(at.v), sample.start, &w.cache)?;
+        let sight = Sight { start: sample.start, window: w.window };
+        b.attend(of(at.q), &w.cache, sight, of(attended))?;
+    }
     o.see(b, Stage::Attend, attended)?;
-    add(b, attended, w.o, pass, Stage::O, o)
+    add(b, attended, w.o, pass, Stage::O, o)?;
+    o.see(b, Stage::AttnResidual, at.residual)
 }
 
-fn feed_forward<B: Backend>(
-    b: &mut B,
-    w: &Layer,
-    pass: &Pass,
-    normed: Rows,
-    o: &mut Observer<'_>,
-) -> Result<()> {
+/// residual -> what `down` takes
+pub(crate) fn activate<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<Rows> {
     let at = &pass.at;
+    let normed = pass.input(at.post_normed, &[w.gate, w.up]);
+    b.rms_norm(at.residual, w.post_norm, pass.norm_eps, normed)?;
+    o.see(b, Stage::PostNorm, normed)?;
     let products = (at.gate, at.up);
-    let keep = o.watches() || w.gate.weight.format != w.up.weight.format;
-    let activated = input(at.activated, &[w.down]);
+    let keep = pass.keep || o.watches() || w.gate.weight.format != w.up.weight.format;
+    let activated = pass.input(at.activated, &[w.down]);
     b.gated(normed, w.gate, w.up, keep.then_some(products), activated)?;
     if o.watches() {
         o.see(b, Stage::Gate, at.gate)?;
         o.see(b, Stage::Up, at.up)?;
     }
     o.see(b, Stage::MlpMix, activated)?;
-    add(b, activated, w.down, pass, Stage::Down, o)
+    Ok(activated)
 }

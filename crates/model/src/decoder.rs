@@ -1,10 +1,11 @@
 //! tokens -> logits, in chunks, onto a cache that may already hold a conversation.
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
-use halfbyte_ops::{Backend, Buffer, Matrix, Product, Rows, Vector, Weight};
+use halfbyte_ops::{Backend, Buffer, Matrix, Product, Rows, Vector, Weight, WeightFormat};
 use halfbyte_plan::{Name, Plan, Stage, Value, WATCHED};
 
-use crate::block::{self, Pass};
+use crate::angles::Angles;
+use crate::block::{self, Pass, Sample};
 use crate::error::{Error, Result};
 use crate::layer::{Handles, Layer};
 use crate::watch::{FirstBad, Watch};
@@ -23,9 +24,12 @@ pub enum Wanted {
 pub(crate) struct Values {
     pub(crate) residual: Rows,
     pub(crate) normed: Rows,
+    pub(crate) post_normed: Rows,
     pub(crate) turns: Rows,
     pub(crate) q: Rows,
     pub(crate) k: Rows,
+    pub(crate) q_raw: Rows,
+    pub(crate) k_raw: Rows,
     pub(crate) v: Rows,
     pub(crate) attended: Rows,
     pub(crate) gate: Rows,
@@ -47,8 +51,7 @@ pub struct Decoder<B: Backend> {
     chunk: usize,
     logit_rows: usize,
     context: usize,
-    inverse_frequencies: Vec<f32>,
-    turn_factor: f32,
+    angles: Angles,
     logits: Vec<f32>,
     turns: Vec<f32>,
     /// Tokens whose keys and values are in the cache.
@@ -78,7 +81,7 @@ impl<B: Backend> Decoder<B> {
         plan: &Plan,
         encoding: &dyn Fn(TensorName) -> Option<Encoding>,
     ) -> Result<Self> {
-        let handles = Handles { architecture, plan, encoding };
+        let handles = Handles { architecture, plan, encoding, one_cache: false };
         let layers = (0..architecture.layers).map(|i| handles.layer(i)).collect::<Result<_>>()?;
         let embedding = handles.weight(TensorName::Embedding)?;
         let head = match architecture.tied {
@@ -89,7 +92,6 @@ impl<B: Backend> Decoder<B> {
         for (buffer, value) in buffers.iter_mut().zip(VALUES) {
             *buffer = handles.buffer(Name::Value(value))?;
         }
-        let (frequencies, turn_factor) = architecture.rope.inverse_frequencies(architecture.head_dim);
         let settings = &plan.settings;
         Ok(Decoder {
             final_norm: handles.vector(TensorName::FinalNorm)?,
@@ -102,8 +104,7 @@ impl<B: Backend> Decoder<B> {
             chunk: settings.chunk,
             logit_rows: settings.logit_rows,
             context: settings.context,
-            inverse_frequencies: frequencies.into_iter().map(|f| f as f32).collect(),
-            turn_factor,
+            angles: Angles::new(architecture),
             logits: vec![0.0; settings.logit_rows * architecture.vocab_size],
             turns: vec![0.0; settings.chunk * architecture.head_dim],
             tokens: Vec::with_capacity(settings.context),
@@ -201,9 +202,12 @@ impl<B: Backend> Decoder<B> {
         Values {
             residual: rows(0, a.hidden_size),
             normed: rows(1, a.hidden_size),
+            post_normed: rows(1, a.hidden_size),
             turns: rows(2, a.head_dim),
             q: rows(3, q),
             k: rows(4, kv),
+            q_raw: rows(3, q),
+            k_raw: rows(4, kv),
             v: rows(5, kv),
             attended: rows(6, q),
             gate: rows(7, a.intermediate_size),
@@ -219,8 +223,13 @@ impl<B: Backend> Decoder<B> {
         self.write_turns(start, tokens.len(), at.turns)?;
         self.backend.embed(tokens, &self.embedding, at.residual)?;
         observer.see(&mut self.backend, Stage::Embed, at.residual)?;
-        let pass =
-            Pass { at, head_dim: self.architecture.head_dim, norm_eps: self.architecture.norm_eps, start };
+        let pass = Pass {
+            at,
+            head_dim: self.architecture.head_dim,
+            norm_eps: self.architecture.norm_eps,
+            samples: vec![Sample { rows: 0..tokens.len(), start }],
+            keep: false,
+        };
         for (index, layer) in self.layers.iter().enumerate() {
             observer.layer = Some(index);
             block::forward(&mut self.backend, layer, &pass, observer)?;
@@ -245,7 +254,8 @@ impl<B: Backend> Decoder<B> {
             let count = self.logit_rows.min(rows.end - first);
             let head = Matrix { weight: self.head, bias: None };
             let (x, normed) = (at.residual.slice(first, count), at.normed.slice(0, count));
-            let normed = block::input(normed, &[head]);
+            let wide = self.head.format == WeightFormat::F32;
+            let normed = if wide { normed } else { normed.narrow() };
             observer.start = chunk_start + first;
             self.backend.rms_norm(x, self.final_norm, eps, normed)?;
             observer.see(&mut self.backend, Stage::FinalNorm, normed)?;
@@ -264,17 +274,8 @@ impl<B: Backend> Decoder<B> {
 
     /// Cosines and sines of the positions `start..`.
     fn write_turns(&mut self, start: usize, count: usize, turns: Rows) -> Result<()> {
-        let head_dim = self.architecture.head_dim;
-        let values = &mut self.turns[..count * head_dim];
-        for (t, row) in values.chunks_exact_mut(head_dim).enumerate() {
-            let (cos, sin) = row.split_at_mut(head_dim / 2);
-            for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(&self.inverse_frequencies) {
-                // The angle is an f32 product, as the models were trained with.
-                let angle = f64::from(frequency * (start + t) as f32);
-                *cos = angle.cos() as f32 * self.turn_factor;
-                *sin = angle.sin() as f32 * self.turn_factor;
-            }
-        }
+        let values = &mut self.turns[..count * self.architecture.head_dim];
+        self.angles.fill(start..start + count, values);
         Ok(self.backend.write(turns.buffer, values)?)
     }
 

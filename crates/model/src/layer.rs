@@ -30,6 +30,8 @@ pub(crate) struct Handles<'a> {
     pub(crate) architecture: &'a Architecture,
     pub(crate) plan: &'a Plan,
     pub(crate) encoding: &'a dyn Fn(TensorName) -> Option<Encoding>,
+    /// Whether one cache serves all layers: training fills it anew for every sample.
+    pub(crate) one_cache: bool,
 }
 
 impl Handles<'_> {
@@ -71,7 +73,7 @@ impl Handles<'_> {
             up: linear(Up, UpBias)?,
             down: linear(Down, DownBias)?,
             cache: Cache {
-                buffer: self.buffer(Name::Cache(index))?,
+                buffer: self.buffer(Name::Cache(if self.one_cache { 0 } else { index }))?,
                 format: self.plan.settings.cache,
                 kv_heads: self.architecture.kv_heads,
                 head_dim: self.architecture.head_dim,

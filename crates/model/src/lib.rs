@@ -1,9 +1,10 @@
 //! The decoder: tokens -> embed -> block x L (cache) -> norm -> head -> logits
 //!
-//! Sees only `trait Backend`; names no device, no path, no family. Forward now; the backward
-//! pass will stand beside it, block by block in mirrored order.
+//! Sees only `trait Backend`; names no device, no path, no family. `training` goes the same way
+//! and back, block by block in mirrored order.
 #![forbid(unsafe_code)]
 
+mod angles;
 mod block;
 pub mod decoder;
 pub mod error;

@@ -132,6 +132,8 @@ pub trait Backend {
     fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()>;
     /// Gradients of a sample's queries, keys and values. See `attend`.
     fn attend_gradient(&mut self, of: &Attention, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()>;
+    /// out[t, c] = x[t, c]
+    fn copy(&mut self, x: Rows, out: Rows) -> Result<()>;
     /// out[t, c] += x[t, c]
     fn add(&mut self, x: Rows, out: Rows) -> Result<()>;
     /// out = silu(x gate) * (x up), where `kept` are the two products, if they are wanted. Two

@@ -1,4 +1,4 @@
-//! y[t,c] += x[t,c]
+//! y[t,c] += x[t,c], and the plain copy
 
 use crate::error::{Result, check};
 use crate::testing::{Bench, assert_same_bits, numbers};
@@ -29,5 +29,7 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
         let (x, y) = (bench.rows(rows, columns, &x), bench.rows(rows, columns, &y));
         bench.backend.add(x, y).unwrap();
         assert_same_bits(&bench.read(y), &want, "add");
+        bench.backend.copy(x, y).unwrap();
+        assert_same_bits(&bench.read(y), &bench.read(x), "copy");
     }
 }

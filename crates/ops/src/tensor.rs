@@ -135,6 +135,19 @@ pub struct Weight {
     pub format: WeightFormat,
 }
 
+impl Weight {
+    /// Rows `first..first + rows` as a weight of its own; `first` is a multiple of 16. A format
+    /// with a scale for the whole tensor cannot be cut.
+    pub fn slice(self, first: usize, rows: usize) -> Option<Weight> {
+        let fits = first.is_multiple_of(PANEL) && first + rows <= self.rows;
+        (fits && self.format != WeightFormat::Nvfp4).then(|| {
+            let panels = first / PANEL * self.columns.div_ceil(UNIT) * self.format.unit_bytes();
+            let bytes = self.format.bytes(rows, self.columns);
+            Weight { buffer: Buffer { offset: self.buffer.offset + panels, bytes }, rows, ..self }
+        })
+    }
+}
+
 /// Rows of a weight on the host, as `halfbyte_formats` writes them, row after row.
 #[derive(Clone, Copy, Debug)]
 pub enum WeightRows<'a> {

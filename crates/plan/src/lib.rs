@@ -9,6 +9,7 @@ pub mod fit;
 pub mod memory;
 mod need;
 pub mod settings;
+mod training;
 
 use std::collections::HashMap;
 
@@ -19,6 +20,7 @@ use serde::Serialize;
 pub use fit::{Change, Fit};
 pub use need::plan;
 pub use settings::{Settings, WeightChoice};
+pub use training::{TrainingSettings, plan_training};
 
 /// Values that each loading thread holds at a time, at least 16 rows.
 pub const LOADING_VALUES: usize = 1 << 20;
@@ -86,6 +88,8 @@ pub enum Name {
     Tensor(TensorName),
     /// Keys and values of a layer.
     Cache(usize),
+    /// What went into a layer, kept for the way back.
+    Saved(usize),
     /// The value that a stage writes.
     Value(Value),
     /// Working memory of the kernels.
@@ -108,6 +112,21 @@ pub enum Value {
     Activated,
     Part,
     Logits,
+    QRaw,
+    KRaw,
+    Middle,
+    PostNormed,
+    FinalNormed,
+    DResidual,
+    DNormed,
+    DActivated,
+    DAttended,
+    DQ,
+    DK,
+    DV,
+    DRaw,
+    LossState,
+    Gradient,
 }
 
 impl std::fmt::Display for Name {
@@ -115,6 +134,7 @@ impl std::fmt::Display for Name {
         match self {
             Name::Tensor(name) => write!(f, "{name}"),
             Name::Cache(layer) => write!(f, "cache of layer {layer}"),
+            Name::Saved(layer) => write!(f, "input of layer {layer}"),
             Name::Value(value) => write!(f, "{}", format!("{value:?}").to_lowercase()),
             Name::Scratch => f.write_str("scratch"),
         }

@@ -23,15 +23,7 @@ pub fn plan(
     encoding: &dyn Fn(TensorName) -> Option<Encoding>,
     scratch: usize,
 ) -> Plan {
-    let mut list = Vec::new();
-    for name in architecture.tensor_names() {
-        let shape = architecture.shape(name);
-        let bytes = match shape[..] {
-            [rows, columns] => settings.weights.format(name, encoding(name)).bytes(rows, columns),
-            _ => shape.iter().product::<usize>() * 4,
-        };
-        list.push((Name::Tensor(name), Group::Weights, None, bytes));
-    }
+    let mut list = tensors(architecture, settings, encoding);
     let cache = Cache::bytes(settings.cache, architecture.kv_heads, architecture.head_dim, settings.context);
     for layer in 0..architecture.layers {
         list.push((Name::Cache(layer), Group::Cache, None, cache));
@@ -45,7 +37,21 @@ pub fn plan(
     place(architecture, settings, list)
 }
 
-type Item = (Name, Group, Option<(Stage, Stage)>, usize);
+/// The model's own tensors.
+pub(crate) fn tensors(
+    architecture: &Architecture,
+    settings: &Settings,
+    encoding: &dyn Fn(TensorName) -> Option<Encoding>,
+) -> Vec<Item> {
+    let bytes = |name| match architecture.shape(name)[..] {
+        [rows, columns] => settings.weights.format(name, encoding(name)).bytes(rows, columns),
+        ref shape => shape.iter().product::<usize>() * 4,
+    };
+    let names = architecture.tensor_names().into_iter();
+    names.map(|name| (Name::Tensor(name), Group::Weights, None, bytes(name))).collect()
+}
+
+pub(crate) type Item = (Name, Group, Option<(Stage, Stage)>, usize);
 
 /// Gate and up are mixed as they are computed, and what is added to the residual is added at once;
 /// only who watches sees them, in places for few tokens. Gate and up of different formats
@@ -76,7 +82,7 @@ fn values(a: &Architecture, settings: &Settings, mixed: bool) -> Vec<Item> {
     ]
 }
 
-fn place(architecture: &Architecture, settings: &Settings, list: Vec<Item>) -> Plan {
+pub(crate) fn place(architecture: &Architecture, settings: &Settings, list: Vec<Item>) -> Plan {
     let whole = (Stage::Embed as usize, Stage::Head as usize);
     let spans: Vec<(usize, (usize, usize))> = list
         .iter()
