@@ -155,7 +155,7 @@ def formula_models(folder):
         config = {"model_type": family, **reference["config"], "max_position_embeddings": 32768,
                   "rope_parameters": reference["rope"]}
         kept = ["input_ids", "loss_mean_over_94_predictions", "logits_last_position_of_row_0",
-                "logits_position_10_of_row_1_first_32"]
+                "logits_position_10_of_row_1_first_32", "gradients", "adamw_lr1e-3_wd0.01_losses_same_batch"]
         case = {"config": config, **{key: reference[key] for key in kept}}
         (GOLDEN / f"tiny-{kind}.json").write_text(json.dumps(case, separators=(",", ":")) + "\n")
 

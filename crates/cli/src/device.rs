@@ -126,7 +126,7 @@ pub(crate) fn open(path: &Path, args: &ComputeArgs, logit_rows: usize) -> Result
     let cpu = Cpu::new(isa, settings.threads, plan.arena_bytes, scratch)?;
     let mut decoder = Decoder::new(cpu, &architecture, &plan, &encoding)?;
     let mut progress = Progress::new("loading", architecture.parameters());
-    load::load(&mut decoder, &checkpoint, &plan, args.scales, &mut |done| progress.add(done))?;
+    load::load(&mut decoder.backend, &checkpoint, &plan, args.scales, &mut |done| progress.add(done))?;
     drop(progress);
     Ok(Opened { checkpoint, plan, decoder })
 }
@@ -144,7 +144,7 @@ pub(crate) fn random(
     let scratch = plan.buffer(Name::Scratch).unwrap_or_default();
     let cpu = Cpu::new(isa, settings.threads, plan.arena_bytes, scratch)?;
     let mut decoder = Decoder::new(cpu, architecture, &plan, &|_| None)?;
-    fill::fill(&mut decoder, &plan, 0)?;
+    fill::fill(&mut decoder.backend, architecture, &plan, 0)?;
     Ok((decoder, plan))
 }
 

@@ -27,6 +27,34 @@ pub enum Error {
         /// Positions of the cache.
         context: usize,
     },
+    /// A batch that does not fit what was planned, or from which nothing can be learnt.
+    #[error(
+        "a batch of {tokens} tokens with {targets} targets, {trained} of them trained, samples of up \
+         to {longest}; planned were {most} tokens in samples of up to {context}"
+    )]
+    Batch {
+        /// Tokens.
+        tokens: usize,
+        /// Targets.
+        targets: usize,
+        /// Targets that count.
+        trained: usize,
+        /// Longest sample.
+        longest: usize,
+        /// Tokens planned.
+        most: usize,
+        /// Longest sample planned.
+        context: usize,
+    },
+    /// Chunks of the vocabulary that the table cannot be cut into.
+    #[error("the table cannot be cut into chunks of {words} words: take a multiple of 16, and not NVFP4")]
+    Vocabulary {
+        /// Words of a chunk.
+        words: usize,
+    },
+    /// The loss of a step.
+    #[error("the loss is not finite; nothing was learnt from this step")]
+    LossNotFinite,
     /// A number that is not finite.
     #[error(
         "a value is not finite; first bad value: {}stage {}, position {position}; \

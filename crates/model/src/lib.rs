@@ -11,8 +11,10 @@ pub mod error;
 pub mod fill;
 mod layer;
 pub mod load;
+pub mod training;
 pub mod watch;
 
 pub use decoder::{Decoder, Wanted};
 pub use error::{Error, Result};
+pub use training::{Batch, Learner, Training};
 pub use watch::{FirstBad, Watch};

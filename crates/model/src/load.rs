@@ -10,10 +10,9 @@ use halfbyte_checkpoint::{Checkpoint, Tensor, TensorName};
 use halfbyte_formats::int8_block;
 use halfbyte_formats::nvfp4::{self, Scales};
 use halfbyte_ops::tensor::PANEL;
-use halfbyte_ops::{Backend, Weight, WeightFormat, WeightRows};
-use halfbyte_plan::{LOADING_VALUES, Plan};
+use halfbyte_ops::{Backend, Buffer, Weight, WeightFormat, WeightRows};
+use halfbyte_plan::{LOADING_VALUES, Name, Plan};
 
-use crate::decoder::Decoder;
 use crate::error::{Error, Result};
 
 /// Encoded rows on their way to the device.
@@ -29,16 +28,19 @@ pub(crate) enum Content {
     Nvfp4 { codes: Vec<u8>, scales: Vec<u8>, global: f32 },
 }
 
-/// Writes every tensor of the checkpoint; `progress` hears bytes-worth of parameters done.
+/// Writes every planned tensor of the checkpoint; `progress` hears bytes-worth of parameters done.
 pub fn load<B: Backend>(
-    decoder: &mut Decoder<B>,
+    backend: &mut B,
     checkpoint: &Checkpoint,
     plan: &Plan,
     scales: Scales,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    let tensors: Vec<&Tensor> =
-        decoder.architecture().tensor_names().into_iter().filter_map(|name| checkpoint.find(name)).collect();
+    let planned = plan.buffers.iter().filter_map(|buffer| match buffer.name {
+        Name::Tensor(name) => checkpoint.find(name),
+        _ => None,
+    });
+    let tensors: Vec<&Tensor> = planned.collect();
     let next = AtomicUsize::new(0);
     let threads = plan.settings.threads.max(1);
     std::thread::scope(|scope| {
@@ -57,7 +59,7 @@ pub fn load<B: Backend>(
         }
         drop(sender);
         for parcel in receiver {
-            progress(deliver(decoder, checkpoint, plan, parcel?)?);
+            progress(deliver(backend, checkpoint, plan, parcel?)?);
         }
         Ok(())
     })
@@ -152,26 +154,25 @@ pub(crate) fn encode(
 }
 
 /// Writes a parcel; gives the parameters it held.
-fn deliver<B: Backend>(
-    decoder: &mut Decoder<B>,
-    checkpoint: &Checkpoint,
-    plan: &Plan,
-    parcel: Parcel,
-) -> Result<u64> {
+pub(crate) fn handle(plan: &Plan, name: TensorName) -> Result<Buffer> {
+    plan.buffer(Name::Tensor(name)).ok_or_else(|| Error::Unplanned(name.to_string()))
+}
+
+fn deliver<B: Backend>(backend: &mut B, checkpoint: &Checkpoint, plan: &Plan, parcel: Parcel) -> Result<u64> {
     let tensor = checkpoint.find(parcel.name).ok_or_else(|| Error::Unplanned(parcel.name.to_string()))?;
-    let buffer = decoder.handle(plan, tensor.name)?;
+    let buffer = handle(plan, tensor.name)?;
     if let (Content::Values(values), 1) = (&parcel.content, tensor.shape.len()) {
-        decoder.backend.write(buffer, values)?;
+        backend.write(buffer, values)?;
         return Ok(values.len() as u64);
     }
     let weight =
         Weight { buffer, rows: tensor.rows(), columns: tensor.columns(), format: format_of(tensor, plan) };
-    write_rows(decoder, &weight, parcel.first_row, &parcel.content)
+    write_rows(backend, &weight, parcel.first_row, &parcel.content)
 }
 
 /// Writes encoded rows of a weight; gives the parameters they held.
 pub(crate) fn write_rows<B: Backend>(
-    decoder: &mut Decoder<B>,
+    backend: &mut B,
     weight: &Weight,
     first_row: usize,
     content: &Content,
@@ -183,6 +184,6 @@ pub(crate) fn write_rows<B: Backend>(
             (WeightRows::Nvfp4 { codes, scales, global: *global }, codes.len() * 2)
         }
     };
-    decoder.backend.write_weight(weight, first_row, rows)?;
+    backend.write_weight(weight, first_row, rows)?;
     Ok(count as u64)
 }

@@ -76,7 +76,7 @@ impl Toy {
         let scratch = plan.buffer(Name::Scratch).unwrap();
         let cpu = Cpu::new(run.isa, run.threads, plan.arena_bytes, scratch).unwrap();
         let mut decoder = Decoder::new(cpu, architecture, &plan, &encoding).unwrap();
-        load::load(&mut decoder, &self.checkpoint, &plan, Scales::Nearest, &mut |_| ()).unwrap();
+        load::load(&mut decoder.backend, &self.checkpoint, &plan, Scales::Nearest, &mut |_| ()).unwrap();
         decoder
     }
 }

@@ -3,4 +3,5 @@
 mod common;
 mod refusals;
 mod same_bits;
+mod training;
 mod transformers;

@@ -1,0 +1,180 @@
+//! A layer backwards: computed again from its input, then the stages in mirrored order. The
+//! gradient of what leaves the layer becomes the gradient of what entered it, in one buffer.
+
+use halfbyte_checkpoint::{LayerTensor, TensorName};
+use halfbyte_ops::{Attention, Backend, CacheFormat, Matrix, Rows, Vector, WeightFormat};
+use halfbyte_plan::Value;
+
+use super::{Learner, Training};
+use crate::block::{self, Pass};
+use crate::decoder::Observer;
+use crate::error::Result;
+use crate::layer::Layer;
+
+/// A matrix with what came in and the gradient of what came out.
+struct Used {
+    weight: LayerTensor,
+    bias: LayerTensor,
+    matrix: Matrix,
+    x: Rows,
+    dy: Rows,
+}
+
+impl<B: Backend> Training<B> {
+    pub(super) fn layer_back(
+        &mut self,
+        index: usize,
+        pass: &Pass,
+        learner: &mut dyn Learner<B>,
+    ) -> Result<()> {
+        let (w, at) = (self.layers[index], pass.at);
+        let (saved, tokens) = (self.saved(index, pass), at.residual.rows);
+        let middle = self.rows(Value::Middle, tokens, at.residual.columns);
+        self.backend.copy(saved, at.residual)?;
+        block::attention(&mut self.backend, &w, pass, &mut Observer::nobody())?;
+        self.backend.copy(at.residual, middle)?;
+        block::activate(&mut self.backend, &w, pass, &mut Observer::nobody())?;
+        self.feed_forward_back(index, &w, pass, middle, learner)?;
+        self.attention_back(index, &w, pass, saved, learner)
+    }
+
+    fn feed_forward_back(
+        &mut self,
+        index: usize,
+        w: &Layer,
+        pass: &Pass,
+        middle: Rows,
+        learner: &mut dyn Learner<B>,
+    ) -> Result<()> {
+        use LayerTensor::{Down, DownBias, Gate, GateBias, PostNorm, Up, UpBias};
+        let at = &pass.at;
+        let tokens = middle.rows;
+        let d_residual = self.rows(Value::DResidual, tokens, middle.columns);
+        let d_normed = self.rows(Value::DNormed, tokens, middle.columns);
+        let d_activated = self.rows(Value::DActivated, tokens, at.gate.columns);
+        self.backend.linear_input_gradient(d_residual, &w.down.weight, d_activated, false)?;
+        let down = Used { weight: Down, bias: DownBias, matrix: w.down, x: at.activated, dy: d_residual };
+        self.hand_out(index, &down, learner)?;
+        self.backend.gated_gradient(at.gate, at.up, d_activated)?;
+        self.backend.linear_input_gradient(at.gate, &w.gate.weight, d_normed, false)?;
+        self.backend.linear_input_gradient(at.up, &w.up.weight, d_normed, true)?;
+        let x = at.post_normed;
+        self.hand_out(
+            index,
+            &Used { weight: Gate, bias: GateBias, matrix: w.gate, x, dy: at.gate },
+            learner,
+        )?;
+        self.hand_out(index, &Used { weight: Up, bias: UpBias, matrix: w.up, x, dy: at.up }, learner)?;
+        let norm = (TensorName::Layer(index, PostNorm), w.post_norm);
+        self.norm_back(middle, norm, pass.norm_eps, d_normed, d_residual, learner)
+    }
+
+    fn attention_back(
+        &mut self,
+        index: usize,
+        w: &Layer,
+        pass: &Pass,
+        entered: Rows,
+        learner: &mut dyn Learner<B>,
+    ) -> Result<()> {
+        use LayerTensor::{InputNorm, K, KBias, O, OBias, Q, QBias, V, VBias};
+        let at = &pass.at;
+        let tokens = entered.rows;
+        let d_residual = self.rows(Value::DResidual, tokens, entered.columns);
+        let d_normed = self.rows(Value::DNormed, tokens, entered.columns);
+        let d_attended = self.rows(Value::DAttended, tokens, at.q.columns);
+        self.backend.linear_input_gradient(d_residual, &w.o.weight, d_attended, false)?;
+        let o = Used { weight: O, bias: OBias, matrix: w.o, x: at.attended, dy: d_residual };
+        self.hand_out(index, &o, learner)?;
+        let (dq, dk, dv) = self.heads_back(index, w, pass, d_attended, learner)?;
+        self.backend.linear_input_gradient(dq, &w.q.weight, d_normed, false)?;
+        self.backend.linear_input_gradient(dk, &w.k.weight, d_normed, true)?;
+        self.backend.linear_input_gradient(dv, &w.v.weight, d_normed, true)?;
+        let x = at.normed;
+        self.hand_out(index, &Used { weight: Q, bias: QBias, matrix: w.q, x, dy: dq }, learner)?;
+        self.hand_out(index, &Used { weight: K, bias: KBias, matrix: w.k, x, dy: dk }, learner)?;
+        self.hand_out(index, &Used { weight: V, bias: VBias, matrix: w.v, x, dy: dv }, learner)?;
+        let norm = (TensorName::Layer(index, InputNorm), w.input_norm);
+        self.norm_back(entered, norm, pass.norm_eps, d_normed, d_residual, learner)
+    }
+
+    /// Through attention, rope and the norms of queries and keys: gradients of the q, k and v
+    /// products.
+    fn heads_back(
+        &mut self,
+        index: usize,
+        w: &Layer,
+        pass: &Pass,
+        d_attended: Rows,
+        learner: &mut dyn Learner<B>,
+    ) -> Result<(Rows, Rows, Rows)> {
+        let at = &pass.at;
+        let tokens = d_attended.rows;
+        let mut dq = self.rows(Value::DQ, tokens, at.q.columns);
+        let mut dk = self.rows(Value::DK, tokens, at.k.columns);
+        let dv = self.rows(Value::DV, tokens, at.v.columns);
+        for sample in &pass.samples {
+            let of = |x: Rows| x.slice(sample.rows.start, sample.rows.len());
+            let attention = Attention {
+                q: of(at.q),
+                k: of(at.k),
+                v: of(at.v),
+                head_dim: pass.head_dim,
+                window: w.window,
+                exact: w.cache.format == CacheFormat::F32,
+            };
+            self.backend.attend_gradient(&attention, of(d_attended), of(dq), of(dk), of(dv))?;
+        }
+        self.backend.rope_gradient(dq, pass.head_dim, at.turns)?;
+        self.backend.rope_gradient(dk, pass.head_dim, at.turns)?;
+        if let (Some(q_norm), Some(k_norm)) = (w.q_norm, w.k_norm) {
+            let heads = |x: Rows| x.reshape(pass.head_dim);
+            // The raw queries' gradient has a place of its own, the raw keys' takes the queries'.
+            let raw = self.rows(Value::DRaw, tokens, at.q.columns);
+            self.clear(raw)?;
+            let name = |tensor| TensorName::Layer(index, tensor);
+            let norm = (name(LayerTensor::QNorm), q_norm);
+            self.norm_back(heads(at.q_raw), norm, pass.norm_eps, heads(dq), heads(raw), learner)?;
+            let raw_keys = self.rows(Value::DQ, tokens, at.k.columns);
+            self.clear(raw_keys)?;
+            let norm = (name(LayerTensor::KNorm), k_norm);
+            self.norm_back(heads(at.k_raw), norm, pass.norm_eps, heads(dk), heads(raw_keys), learner)?;
+            (dq, dk) = (raw, raw_keys);
+        }
+        Ok((dq, dk, dv))
+    }
+
+    /// A norm backwards: dx is added to, the gain's gradient handed out.
+    pub(super) fn norm_back(
+        &mut self,
+        x: Rows,
+        (name, gain): (TensorName, Vector),
+        eps: f32,
+        dy: Rows,
+        dx: Rows,
+        learner: &mut dyn Learner<B>,
+    ) -> Result<()> {
+        let gradient = self.rows(Value::Gradient, 1, gain.len);
+        self.clear(gradient)?;
+        let d_gain = Vector { buffer: gradient.buffer, len: gain.len };
+        self.backend.rms_norm_gradient(x, gain, eps, dy, dx, d_gain)?;
+        learner.learn(&mut self.backend, name, 0, gradient)
+    }
+
+    /// Gradients of a matrix and its bias. The input's gradient has been computed before.
+    fn hand_out(&mut self, index: usize, used: &Used, learner: &mut dyn Learner<B>) -> Result<()> {
+        let weight = &used.matrix.weight;
+        let gradient = self.rows(Value::Gradient, weight.rows, weight.columns);
+        let exact = weight.format == WeightFormat::F32;
+        self.backend.linear_weight_gradient(used.dy, used.x, exact, gradient, false)?;
+        learner.learn(&mut self.backend, TensorName::Layer(index, used.weight), 0, gradient)?;
+        if let Some(bias) = used.matrix.bias {
+            let gradient = self.rows(Value::Gradient, 1, bias.len);
+            self.clear(gradient)?;
+            let d_bias = Vector { buffer: gradient.buffer, len: bias.len };
+            self.backend.bias_gradient(used.dy, d_bias)?;
+            learner.learn(&mut self.backend, TensorName::Layer(index, used.bias), 0, gradient)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! A step of training: tokens -> embed -> block x L -> norm -> head -> loss, and back.
+//!
+//! The way there is the decoder's own, for several samples at once; each layer's input is kept.
+//! On the way back a layer is computed again with everything stored, then its gradients are
+//! handed out one tensor at a time, in one buffer: who takes them may change the weight at once,
+//! because everything that needs the old weight has been computed by then.
+
+mod back;
+mod vocabulary;
+
+use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
+use halfbyte_ops::{Backend, Buffer, Rows, Vector, Weight, loss};
+use halfbyte_plan::{Name, Plan, TrainingSettings, Value};
+
+use crate::angles::Angles;
+use crate::block::{self, Pass, Sample};
+use crate::decoder::{Observer, Values};
+use crate::error::{Error, Result};
+use crate::layer::{Handles, Layer};
+
+/// Samples of one step, one after the other.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// All tokens.
+    pub tokens: Vec<u32>,
+    /// What follows each, or [`loss::UNTRAINED`].
+    pub targets: Vec<u32>,
+    /// Lengths of the samples.
+    pub lengths: Vec<usize>,
+}
+
+impl Batch {
+    /// Tokens whose prediction counts.
+    pub fn trained(&self) -> usize {
+        self.targets.iter().filter(|&&target| target != loss::UNTRAINED).count()
+    }
+}
+
+/// Takes gradients as they become known.
+pub trait Learner<B: Backend> {
+    /// `gradient` are rows `first..` of the tensor's gradient (a vector is one row); the buffer is
+    /// used again afterwards. The tensor may be changed now.
+    fn learn(&mut self, backend: &mut B, name: TensorName, first: usize, gradient: Rows) -> Result<()>;
+}
+
+/// The decoder as training sees it.
+pub struct Training<B: Backend> {
+    /// The device.
+    pub backend: B,
+    architecture: Architecture,
+    layers: Vec<Layer>,
+    embedding: Weight,
+    final_norm: Vector,
+    head: Weight,
+    buffers: Vec<(Value, Buffer)>,
+    saved: Vec<Buffer>,
+    angles: Angles,
+    turns: Vec<f32>,
+    zeros: Vec<f32>,
+    most: usize,
+    longest: usize,
+    words: usize,
+}
+
+impl<B: Backend> Training<B> {
+    /// A model whose weights are still to be written.
+    pub fn new(
+        backend: B,
+        architecture: &Architecture,
+        plan: &Plan,
+        training: TrainingSettings,
+        encoding: &dyn Fn(TensorName) -> Option<Encoding>,
+    ) -> Result<Self> {
+        let handles = Handles { architecture, plan, encoding, one_cache: true };
+        let layers = (0..architecture.layers).map(|i| handles.layer(i)).collect::<Result<_>>()?;
+        let embedding = handles.weight(TensorName::Embedding)?;
+        let head = match architecture.tied {
+            true => embedding,
+            false => handles.weight(TensorName::Head)?,
+        };
+        let saved = (0..architecture.layers).map(|layer| handles.buffer(Name::Saved(layer)));
+        let values = plan.buffers.iter().filter_map(|planned| match planned.name {
+            Name::Value(value) => Some((value, planned.buffer)),
+            _ => None,
+        });
+        let settings = &plan.settings;
+        let vectors = architecture.tensor_names().into_iter().map(|name| architecture.shape(name));
+        let widest = vectors.filter(|shape| shape.len() == 1).map(|shape| shape[0]).max().unwrap_or(0);
+        let zeros = widest
+            .max(settings.chunk * architecture.hidden_size.max(architecture.heads * architecture.head_dim));
+        Ok(Training {
+            final_norm: handles.vector(TensorName::FinalNorm)?,
+            layers,
+            embedding,
+            head,
+            buffers: values.collect(),
+            saved: saved.collect::<Result<_>>()?,
+            angles: Angles::new(architecture),
+            turns: vec![0.0; settings.chunk * architecture.head_dim],
+            zeros: vec![0.0; zeros],
+            most: settings.chunk,
+            longest: settings.context,
+            words: training.vocabulary_chunk.min(architecture.vocab_size),
+            architecture: architecture.clone(),
+            backend,
+        })
+    }
+
+    /// What the model is.
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// Mean loss of the trained tokens, without learning from it.
+    pub fn loss(&mut self, batch: &Batch) -> Result<f64> {
+        let pass = self.pass(batch)?;
+        self.there(batch, &pass)?;
+        self.measure(batch, &pass)
+    }
+
+    /// Mean loss of the trained tokens; `learner` is given the gradient of that mean.
+    pub fn step(&mut self, batch: &Batch, learner: &mut dyn Learner<B>) -> Result<f64> {
+        let mut pass = self.pass(batch)?;
+        self.there(batch, &pass)?;
+        let mean = self.measure(batch, &pass)?;
+        if !mean.is_finite() {
+            return Err(Error::LossNotFinite);
+        }
+        pass.keep = true;
+        self.head_back(batch, &pass, learner)?;
+        for index in (0..self.layers.len()).rev() {
+            self.layer_back(index, &pass, learner)?;
+        }
+        self.tables_back(batch, &pass, learner)?;
+        Ok(mean)
+    }
+
+    /// Checks a batch and lays out its positions.
+    fn pass(&mut self, batch: &Batch) -> Result<Pass> {
+        let tokens = batch.tokens.len();
+        let whole = batch.targets.len() == tokens && batch.lengths.iter().sum::<usize>() == tokens;
+        let longest = batch.lengths.iter().copied().max().unwrap_or(0);
+        if !whole || tokens == 0 || batch.trained() == 0 || tokens > self.most || longest > self.longest {
+            return Err(Error::Batch {
+                tokens,
+                targets: batch.targets.len(),
+                trained: batch.trained(),
+                longest,
+                most: self.most,
+                context: self.longest,
+            });
+        }
+        let mut start = 0;
+        let samples = batch.lengths.iter().map(|length| {
+            start += length;
+            Sample { rows: start - length..start, start: 0 }
+        });
+        let at = self.values(tokens);
+        let positions = batch.lengths.iter().flat_map(|length| 0..*length);
+        let turns = &mut self.turns[..tokens * self.architecture.head_dim];
+        self.angles.fill(positions, turns);
+        self.backend.write(at.turns.buffer, turns)?;
+        let (head_dim, norm_eps) = (self.architecture.head_dim, self.architecture.norm_eps);
+        Ok(Pass { at, head_dim, norm_eps, samples: samples.collect(), keep: false })
+    }
+
+    /// Embedding and all layers; their inputs are kept.
+    fn there(&mut self, batch: &Batch, pass: &Pass) -> Result<()> {
+        self.backend.embed(&batch.tokens, &self.embedding, pass.at.residual)?;
+        for index in 0..self.layers.len() {
+            let saved = self.saved(index, pass);
+            self.backend.copy(pass.at.residual, saved)?;
+            block::forward(&mut self.backend, &self.layers[index], pass, &mut Observer::nobody())?;
+        }
+        Ok(())
+    }
+
+    fn saved(&self, index: usize, pass: &Pass) -> Rows {
+        Rows {
+            buffer: Buffer { bytes: pass.at.residual.buffer.bytes, ..self.saved[index] },
+            ..pass.at.residual
+        }
+    }
+
+    fn rows(&self, value: Value, rows: usize, columns: usize) -> Rows {
+        let found = self.buffers.iter().find(|(name, _)| *name == value);
+        Rows::new(found.map_or(Buffer::default(), |(_, buffer)| *buffer), rows, columns)
+    }
+
+    fn values(&self, tokens: usize) -> Values {
+        let a = &self.architecture;
+        let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let rows = |value, columns| self.rows(value, tokens, columns);
+        Values {
+            residual: rows(Value::Residual, a.hidden_size),
+            normed: rows(Value::Normed, a.hidden_size),
+            post_normed: rows(Value::PostNormed, a.hidden_size),
+            turns: rows(Value::Turns, a.head_dim),
+            q: rows(Value::Q, q),
+            k: rows(Value::K, kv),
+            q_raw: rows(Value::QRaw, q),
+            k_raw: rows(Value::KRaw, kv),
+            v: rows(Value::V, kv),
+            attended: rows(Value::Attended, q),
+            gate: rows(Value::Gate, a.intermediate_size),
+            up: rows(Value::Up, a.intermediate_size),
+            activated: rows(Value::Activated, a.intermediate_size),
+            part: rows(Value::Part, a.hidden_size),
+        }
+    }
+
+    fn clear(&mut self, rows: Rows) -> Result<()> {
+        Ok(self.backend.write(rows.buffer, &self.zeros[..rows.rows * rows.columns])?)
+    }
+}

@@ -1,0 +1,114 @@
+//! Norm, head and loss over chunks of the vocabulary, and the tables' gradients.
+//!
+//! The logits of a chunk are computed up to three times: for the loss, for the gradient of the
+//! head's input, and, where embedding and head are one table, once more at the very end, when the
+//! embedding's share is known too. So no gradient of a whole table ever exists.
+
+use halfbyte_checkpoint::TensorName;
+use halfbyte_ops::{Backend, Matrix, Product, Rows, Weight, WeightFormat, loss};
+use halfbyte_plan::Value;
+
+use super::{Batch, Learner, Training};
+use crate::block::Pass;
+use crate::error::{Error, Result};
+
+impl<B: Backend> Training<B> {
+    /// Mean loss of the trained tokens.
+    pub(super) fn measure(&mut self, batch: &Batch, pass: &Pass) -> Result<f64> {
+        let tokens = batch.tokens.len();
+        let normed = self.final_normed(tokens);
+        self.backend.rms_norm(pass.at.residual, self.final_norm, pass.norm_eps, normed)?;
+        let state = self.state(tokens);
+        let mut values = loss::START.repeat(tokens);
+        self.backend.write(state.buffer, &values)?;
+        for first in (0..self.head.rows).step_by(self.words) {
+            let logits = self.logits(first, normed)?;
+            self.backend.loss(logits, first, &batch.targets, state)?;
+        }
+        self.backend.read(state, &mut values)?;
+        let of_token = values.chunks_exact(loss::STATE).zip(&batch.targets);
+        let trained = of_token.filter(|(_, target)| **target != loss::UNTRAINED);
+        Ok(trained.map(|(state, _)| loss::loss(state)).sum::<f64>() / batch.trained() as f64)
+    }
+
+    /// The gradient of what enters the final norm; an untied head's weights learn.
+    pub(super) fn head_back(
+        &mut self,
+        batch: &Batch,
+        pass: &Pass,
+        learner: &mut dyn Learner<B>,
+    ) -> Result<()> {
+        let tokens = batch.tokens.len();
+        let normed = self.final_normed(tokens);
+        let d_normed = self.rows(Value::DNormed, tokens, normed.columns);
+        for first in (0..self.head.rows).step_by(self.words) {
+            let logits = self.logit_gradients(first, normed, batch)?;
+            let chunk = self.chunk(self.head, first)?;
+            self.backend.linear_input_gradient(logits, &chunk, d_normed, first > 0)?;
+            if !self.architecture.tied {
+                let gradient = self.rows(Value::Gradient, chunk.rows, chunk.columns);
+                let exact = chunk.format == WeightFormat::F32;
+                self.backend.linear_weight_gradient(logits, normed, exact, gradient, false)?;
+                learner.learn(&mut self.backend, TensorName::Head, first, gradient)?;
+            }
+        }
+        let d_residual = self.rows(Value::DResidual, tokens, normed.columns);
+        self.clear(d_residual)?;
+        let norm = (TensorName::FinalNorm, self.final_norm);
+        self.norm_back(pass.at.residual, norm, pass.norm_eps, d_normed, d_residual, learner)
+    }
+
+    /// The embedding learns, together with the head where they are one table.
+    pub(super) fn tables_back(
+        &mut self,
+        batch: &Batch,
+        _: &Pass,
+        learner: &mut dyn Learner<B>,
+    ) -> Result<()> {
+        let tokens = batch.tokens.len();
+        let normed = self.final_normed(tokens);
+        let d_residual = self.rows(Value::DResidual, tokens, normed.columns);
+        for first in (0..self.embedding.rows).step_by(self.words) {
+            let rows = self.words.min(self.embedding.rows - first);
+            let gradient = self.rows(Value::Gradient, rows, self.embedding.columns);
+            if self.architecture.tied {
+                let logits = self.logit_gradients(first, normed, batch)?;
+                let exact = self.head.format == WeightFormat::F32;
+                self.backend.linear_weight_gradient(logits, normed, exact, gradient, false)?;
+            } else {
+                self.backend.write(gradient.buffer, &vec![0.0; rows * gradient.columns])?;
+            }
+            self.backend.embed_gradient(&batch.tokens, first, d_residual, gradient)?;
+            learner.learn(&mut self.backend, TensorName::Embedding, first, gradient)?;
+        }
+        Ok(())
+    }
+
+    fn final_normed(&self, tokens: usize) -> Rows {
+        self.rows(Value::FinalNormed, tokens, self.architecture.hidden_size)
+    }
+
+    fn state(&self, tokens: usize) -> Rows {
+        self.rows(Value::LossState, tokens, loss::STATE)
+    }
+
+    fn chunk(&self, table: Weight, first: usize) -> Result<Weight> {
+        let rows = self.words.min(table.rows - first);
+        let whole = (rows == table.rows).then_some(table);
+        whole.or_else(|| table.slice(first, rows)).ok_or(Error::Vocabulary { words: self.words })
+    }
+
+    fn logits(&mut self, first: usize, normed: Rows) -> Result<Rows> {
+        let weight = self.chunk(self.head, first)?;
+        let out = self.rows(Value::Logits, normed.rows, weight.rows);
+        self.backend.linear(normed, &[Product::new(Matrix { weight, bias: None }, out)])?;
+        Ok(out)
+    }
+
+    fn logit_gradients(&mut self, first: usize, normed: Rows, batch: &Batch) -> Result<Rows> {
+        let logits = self.logits(first, normed)?;
+        let (state, weight) = (self.state(normed.rows), 1.0 / batch.trained() as f32);
+        self.backend.loss_gradient(logits, first, &batch.targets, state, weight)?;
+        Ok(logits)
+    }
+}
