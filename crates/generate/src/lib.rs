@@ -11,6 +11,7 @@
 
 pub mod conversation;
 pub mod error;
+pub mod repetition;
 pub mod reply;
 pub mod sampler;
 pub mod session;
