@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conversation;
+pub mod divergence;
 pub mod error;
 pub mod repetition;
 pub mod reply;
