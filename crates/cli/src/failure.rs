@@ -9,6 +9,7 @@ pub(crate) enum Code {
     Misuse = 2,
     WouldNotFit = 3,
     BadInput = 4,
+    CheckFailed = 5,
     Interrupted = 130,
 }
 

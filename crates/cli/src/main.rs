@@ -46,6 +46,7 @@ enum Command {
     Chat(commands::chat::ChatArgs),
     Perplexity(commands::perplexity::PerplexityArgs),
     Compare(commands::compare::CompareArgs),
+    Check(commands::check::CheckArgs),
     Data(commands::data::DataArgs),
     Bench(commands::bench::BenchArgs),
     /// Print completions for a shell
@@ -80,6 +81,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Chat(args) => commands::chat::run(args),
         Command::Perplexity(args) => commands::perplexity::run(args),
         Command::Compare(args) => commands::compare::run(args),
+        Command::Check(args) => commands::check::run(args),
         Command::Data(args) => commands::data::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Completions { shell } => {

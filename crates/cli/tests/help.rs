@@ -5,7 +5,7 @@ mod program;
 
 use std::path::PathBuf;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "",
     "inspect",
     "convert",
@@ -16,6 +16,7 @@ const COMMANDS: [&str; 14] = [
     "chat",
     "perplexity",
     "compare",
+    "check",
     "data",
     "data inspect",
     "data generate",

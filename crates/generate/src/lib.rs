@@ -10,7 +10,9 @@
 #![forbid(unsafe_code)]
 
 pub mod conversation;
+pub mod divergence;
 pub mod error;
+pub mod repetition;
 pub mod reply;
 pub mod sampler;
 pub mod session;

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod chat;
+pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod convert;
 pub(crate) mod data;
