@@ -1,0 +1,33 @@
+//! A training run around its steps: schedule, records, run folder, checkpoints on disk, report.
+//!
+//! ```text
+//! Schedule ─> step ─> Record ─> Journal (log.jsonl)
+//!                       └─> Staging (parts, manifest last) ─> checkpoints/000412 ─> Snapshot, on resume
+//! ```
+//! A run that is killed at any moment goes on from its newest whole checkpoint; what is not whole is
+//! never mistaken for it. Nothing here knows a tensor's numbers, and nothing prints.
+#![forbid(unsafe_code)]
+
+mod binding;
+mod disk;
+mod error;
+mod exact;
+mod folder;
+mod hash;
+mod journal;
+mod manifest;
+mod record;
+mod schedule;
+mod snapshot;
+mod staging;
+
+pub use binding::{Binding, Difference, Facts};
+pub use error::{Error, Result};
+pub use folder::{Resumed, RunFolder};
+pub use hash::Hash;
+pub use journal::{Entry, Journal, Tail, read as read_journal};
+pub use manifest::{DataPosition, FORMAT, Manifest, Part, Progress};
+pub use record::{Record, Sample};
+pub use schedule::{Decay, Schedule, ScheduleSettings, WarmUp};
+pub use snapshot::{Found, Passed, Saved, Snapshot, Snapshots};
+pub use staging::Staging;
