@@ -1,7 +1,7 @@
 //! A training run around its steps: schedule, records, run folder, checkpoints on disk, report.
 //!
 //! ```text
-//! Schedule ─> step ─> Record ─> Journal (log.jsonl)
+//! Schedule, Groups ─> step ─> Record ─> Journal (log.jsonl)
 //!                       └─> Staging (parts, manifest last) ─> checkpoints/000412 ─> Snapshot, on resume
 //! ```
 //! A run that is killed at any moment goes on from its newest whole checkpoint; what is not whole is
@@ -13,6 +13,7 @@ mod disk;
 mod error;
 mod exact;
 mod folder;
+mod groups;
 mod hash;
 mod journal;
 mod manifest;
@@ -24,6 +25,7 @@ mod staging;
 pub use binding::{Binding, Difference, Facts};
 pub use error::{Error, Result};
 pub use folder::{Resumed, RunFolder};
+pub use groups::{GroupSettings, RateScale, Training, groups};
 pub use hash::Hash;
 pub use journal::{Entry, Journal, Tail, read as read_journal};
 pub use manifest::{DataPosition, FORMAT, Manifest, Part, Progress};
