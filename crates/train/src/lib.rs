@@ -1,7 +1,7 @@
 //! A training run around its steps: schedule, records, run folder, checkpoints on disk, report.
 //!
 //! ```text
-//! Schedule, Groups ─> step ─> Record ─> Journal (log.jsonl)
+//! Schedule, Groups ─> step ─> Record ─> Journal (log.jsonl) ─> Report (one HTML file)
 //!                       └─> Staging (parts, manifest last) ─> checkpoints/000412 ─> Snapshot, on resume
 //! ```
 //! A run that is killed at any moment goes on from its newest whole checkpoint; what is not whole is
@@ -17,10 +17,15 @@ mod groups;
 mod hash;
 mod journal;
 mod manifest;
+mod plot;
 mod record;
+mod report;
 mod schedule;
 mod snapshot;
+mod spike;
 mod staging;
+mod style;
+mod words;
 
 pub use binding::{Binding, Difference, Facts};
 pub use error::{Error, Result};
@@ -29,7 +34,10 @@ pub use groups::{GroupSettings, RateScale, Training, groups};
 pub use hash::Hash;
 pub use journal::{Entry, Journal, Tail, read as read_journal};
 pub use manifest::{DataPosition, FORMAT, Manifest, Part, Progress};
+pub use plot::{Mark, Plot, Series, svg};
 pub use record::{Record, Sample};
+pub use report::{Check, Pair, Report, html};
 pub use schedule::{Decay, Schedule, ScheduleSettings, WarmUp};
 pub use snapshot::{Found, Passed, Saved, Snapshot, Snapshots};
+pub use spike::{Spike, SpikeWatch};
 pub use staging::Staging;
