@@ -1,7 +1,7 @@
 //! A training run around its steps: schedule, records, run folder, checkpoints on disk, report.
 //!
 //! ```text
-//! Schedule, Groups ─> step ─> Record ─> Journal (log.jsonl) ─> Report (one HTML file)
+//! Schedule, Groups ─> step ─> Record ─> Journal (log.jsonl) ─> Live (one line), Report (one HTML file)
 //!                       └─> Staging (parts, manifest last) ─> checkpoints/000412 ─> Snapshot, on resume
 //! ```
 //! A run that is killed at any moment goes on from its newest whole checkpoint; what is not whole is
@@ -16,6 +16,7 @@ mod folder;
 mod groups;
 mod hash;
 mod journal;
+mod line;
 mod manifest;
 mod plot;
 mod record;
@@ -33,6 +34,7 @@ pub use folder::{Resumed, RunFolder};
 pub use groups::{GroupSettings, RateScale, Training, groups};
 pub use hash::Hash;
 pub use journal::{Entry, Journal, Tail, read as read_journal};
+pub use line::{Live, Pace};
 pub use manifest::{DataPosition, FORMAT, Manifest, Part, Progress};
 pub use plot::{Mark, Plot, Series, svg};
 pub use record::{Record, Sample};
