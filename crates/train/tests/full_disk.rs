@@ -4,6 +4,8 @@
 //! files, a small tmpfs in a name space of its own for the disk (skipped where that is not allowed).
 #![cfg(target_os = "linux")]
 
+mod child;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -77,9 +79,9 @@ fn the_child_fills_what_it_is_given() {
 }
 
 /// What the child said, run by `shell` with itself as "$@".
-fn child(shell: &mut Command, setup: &str, path: &Path) -> String {
+fn run_child(shell: &mut Command, setup: &str, path: &Path) -> String {
     let script = format!("{setup} && exec \"$@\"");
-    let command = shell.args(["-c", &script, "sh"]).arg(std::env::current_exe().unwrap());
+    let command = shell.args(["-c", &script, "sh"]).args(child::itself());
     let command = command.args(["--exact", "the_child_fills_what_it_is_given", "--nocapture"]);
     let output = command.env(CHILD, path).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
@@ -96,7 +98,7 @@ fn folder(name: &str) -> PathBuf {
 fn a_limit_on_the_size_of_files_loses_nothing() {
     let path = folder("limit");
     // 512 KiB; the signal is ignored, so that the write fails instead.
-    let said = child(&mut Command::new("sh"), "trap '' XFSZ && ulimit -f 1024", &path.join("run"));
+    let said = run_child(&mut Command::new("sh"), "trap '' XFSZ && ulimit -f 1024", &path.join("run"));
     assert!(said.contains("all held"), "{said}");
     std::fs::remove_dir_all(&path).unwrap();
 }
@@ -107,7 +109,7 @@ fn a_full_disk_loses_nothing() {
     let mut unshare = Command::new("unshare");
     let mounted =
         format!("mount -t tmpfs -o size=1m none '{}' || {{ echo no mount; exit 0; }}", path.display());
-    let said = child(unshare.args(["-rm", "sh"]), &mounted, &path.join("disk"));
+    let said = run_child(unshare.args(["-rm", "sh"]), &mounted, &path.join("disk"));
     match said.contains("no mount") || said.contains("unshare") {
         true => eprintln!("skipped: no small disk may be mounted here: {}", said.trim()),
         false => assert!(said.contains("all held"), "{said}"),

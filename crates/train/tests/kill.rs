@@ -5,6 +5,8 @@
 //! and saves without pause, kills it with SIGKILL, looks at what is there, and starts it again.
 #![cfg(unix)]
 
+mod child;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -121,7 +123,9 @@ fn the_child_trains_until_it_is_killed() {
 }
 
 fn start(path: &Path) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let words = child::itself();
+    let mut child = Command::new(&words[0])
+        .args(&words[1..])
         .args(["--exact", "the_child_trains_until_it_is_killed", "--nocapture", "--test-threads=1"])
         .env(CHILD, path)
         .stdout(Stdio::piped())
