@@ -1,0 +1,45 @@
+//! A training run around its steps: schedule, records, run folder, checkpoints on disk, report.
+//!
+//! ```text
+//! Schedule, Groups ─> step ─> Record ─> Journal (log.jsonl) ─> Live (one line), Report (one HTML file)
+//!                       └─> Staging (parts, manifest last) ─> checkpoints/000412 ─> Snapshot, on resume
+//! ```
+//! A run that is killed at any moment goes on from its newest whole checkpoint; what is not whole is
+//! never mistaken for it. Nothing here knows a tensor's numbers, and nothing prints.
+#![forbid(unsafe_code)]
+
+mod binding;
+mod disk;
+mod error;
+mod exact;
+mod folder;
+mod groups;
+mod hash;
+mod journal;
+mod line;
+mod manifest;
+mod plot;
+mod record;
+mod report;
+mod schedule;
+mod snapshot;
+mod spike;
+mod staging;
+mod style;
+mod words;
+
+pub use binding::{Binding, Difference, Facts};
+pub use error::{Error, Result};
+pub use folder::{Resumed, RunFolder};
+pub use groups::{GroupSettings, RateScale, Training, groups};
+pub use hash::Hash;
+pub use journal::{Entry, Journal, Tail, read as read_journal};
+pub use line::{Live, Pace};
+pub use manifest::{DataPosition, FORMAT, Manifest, Part, Progress};
+pub use plot::{Mark, Plot, Series, svg};
+pub use record::{Record, Sample};
+pub use report::{Check, Pair, Report, html};
+pub use schedule::{Decay, Schedule, ScheduleSettings, WarmUp};
+pub use snapshot::{Found, Passed, Saved, Snapshot, Snapshots};
+pub use spike::{Spike, SpikeWatch};
+pub use staging::Staging;
