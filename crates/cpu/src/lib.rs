@@ -15,14 +15,16 @@ mod pool;
 mod row_gradients;
 mod rows;
 mod system;
+mod update;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
 use halfbyte_ops::error::check;
+use halfbyte_ops::update::{Kept, Second, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Vector, Weight,
+    Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
     WeightRows,
 };
 
@@ -93,7 +95,8 @@ impl TrainingNeed {
             .max(attend::gradient::scratch(self.longest, self.head_dim))
             .next_multiple_of(64)
             * self.threads;
-        products[0].max(products[1]).max(attention)
+        let rows = update::scratch(self.widest).next_multiple_of(64) * self.threads;
+        products[0].max(products[1]).max(attention).max(rows)
     }
 }
 
@@ -312,6 +315,22 @@ impl Backend for Cpu {
     ) -> Result<()> {
         row_gradients::loss_gradient(self, logits, first, targets, state, weight)
     }
+
+    fn update(
+        &mut self,
+        of: &Weight,
+        first: usize,
+        gradient: Rows,
+        kept: &Kept,
+        kind: Second,
+        step: &Step,
+    ) -> Result<Tally> {
+        update::weight(self, of, first, gradient, kept, kind, step)
+    }
+
+    fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
+        update::vector(self, of, gradient, kept, step)
+    }
 }
 
 #[cfg(test)]
@@ -343,7 +362,7 @@ mod tests {
         )*};
     }
 
-    contracts!(rms_norm, gated, residual, rope, embed, linear, attend, loss);
+    contracts!(rms_norm, gated, residual, rope, embed, linear, attend, loss, update);
 
     #[test]
     fn a_set_that_is_not_there_is_refused_by_name() {

@@ -21,8 +21,10 @@ pub mod rms_norm;
 pub mod rope;
 pub mod tensor;
 pub mod testing;
+pub mod update;
 
 pub use error::{Error, Result};
+pub use halfbyte_formats::state::Tally;
 pub use tensor::{Buffer, Cache, CacheFormat, Rows, Vector, Weight, WeightFormat, WeightRows};
 
 /// A weight with its bias: `y[t, n] = sum_k x[t, k] * weight[n, k] (+ bias[n])`.
@@ -158,5 +160,23 @@ pub trait Backend {
         targets: &[u32],
         state: Rows,
         weight: f32,
+    ) -> Result<()>;
+    /// A weight learns from rows `first..` of its gradient, and says what changed. See `update`.
+    fn update(
+        &mut self,
+        of: &Weight,
+        first: usize,
+        gradient: Rows,
+        kept: &update::Kept,
+        kind: update::Second,
+        step: &update::Step,
+    ) -> Result<Tally>;
+    /// A vector learns.
+    fn update_vector(
+        &mut self,
+        of: Vector,
+        gradient: Rows,
+        kept: &update::Kept,
+        step: &update::Step,
     ) -> Result<()>;
 }

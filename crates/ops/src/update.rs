@@ -1,0 +1,332 @@
+//! A tensor learns: g -> v, m -> delta -> the weight and what is kept beside it, as
+//! `halfbyte_formats::state` defines for a block of 16.
+//!
+//! Matrices have factored second moments, tables (first rows may come in chunks) one per row,
+//! vectors one per element. Kept, all row after row, rows padded to whole blocks:
+//!
+//! | buffer | matrix | table | vector |
+//! |---|---|---|---|
+//! | remainder | `[rows][columns]` of n bits | the same | |
+//! | moment | `[rows]`: codes of all blocks, then their scales | the same | f32 |
+//! | second | f32 `[rows]`, then `[columns]` | f32 `[rows]` | f32 |
+
+use halfbyte_formats::state::adamw;
+use halfbyte_formats::state::draw::{Draws, Purpose};
+use halfbyte_formats::state::moment::{self, Moment};
+use halfbyte_formats::state::{Average, BLOCK, Tally, int8, second, weight};
+
+use crate::error::{Result, check};
+use crate::{Backend, Buffer, Rows, Vector, Weight, WeightFormat};
+
+/// How a tensor's state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// Beside NVFP4 codes.
+    pub weight: weight::Remainder,
+    /// Beside 8-bit codes.
+    pub table: int8::Remainder,
+    /// First moments of matrices and tables.
+    pub moment: Moment,
+}
+
+impl Recipe {
+    /// NVFP4 with a byte, tables with a nibble, moments in four bits.
+    pub const DEFAULT: Recipe =
+        Recipe { weight: weight::Remainder::Byte, table: int8::Remainder::Nibble, moment: Moment::Four };
+    /// NVFP4 with a nibble, tables with nothing.
+    pub const LEAN: Recipe =
+        Recipe { weight: weight::Remainder::Nibble, table: int8::Remainder::None, moment: Moment::Four };
+
+    /// Bytes of the remainders of a weight.
+    pub fn remainder_bytes(&self, format: WeightFormat, rows: usize, columns: usize) -> usize {
+        let padded = rows * padded(columns);
+        match format {
+            WeightFormat::Nvfp4 => self.weight.bytes(padded),
+            WeightFormat::Int8 => self.table.bytes(padded),
+            WeightFormat::F32 | WeightFormat::Bf16 => 0,
+        }
+    }
+
+    /// Bytes of the first moments of a weight.
+    pub fn moment_bytes(&self, rows: usize, columns: usize) -> usize {
+        rows * padded(columns) / BLOCK * self.moment.block_bytes()
+    }
+}
+
+/// Values of a row, in whole blocks.
+pub const fn padded(columns: usize) -> usize {
+    columns.next_multiple_of(BLOCK)
+}
+
+/// Bytes of the second moments.
+pub fn second_bytes(of: Second, rows: usize, columns: usize) -> usize {
+    match of {
+        Second::Factored => 4 * (rows + padded(columns)),
+        Second::PerRow => 4 * rows,
+    }
+}
+
+/// How second moments of a weight are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Second {
+    /// For matrices, whose gradient comes whole.
+    Factored,
+    /// For tables.
+    PerRow,
+}
+
+/// What is kept of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// See the module.
+    pub remainder: Buffer,
+    /// See the module.
+    pub moment: Buffer,
+    /// See the module.
+    pub second: Buffer,
+}
+
+/// One tensor's step.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// How its state is kept.
+    pub recipe: Recipe,
+    /// Sizes of this step.
+    pub adamw: adamw::Step,
+    /// How fast second moments follow.
+    pub average: Average,
+    /// Of the run.
+    pub seed: u64,
+    /// Number of this step.
+    pub step: u64,
+    /// Number of the tensor.
+    pub tensor: u64,
+}
+
+impl Step {
+    /// The random words of this tensor at this step.
+    pub fn draws(&self) -> [Draws; 2] {
+        let draws = |purpose| Draws::new(self.seed, self.step, self.tensor, purpose);
+        [draws(Purpose::Weight), draws(Purpose::Moment)]
+    }
+}
+
+/// A row of a weight, in whole blocks.
+pub enum RowWeights<'a> {
+    /// Codes, scales, remainders, and the tensor's scale.
+    Nvfp4(weight::Row<'a>, f32),
+    /// Codes, scales, remainders.
+    Int8(int8::Row<'a>),
+    /// Values.
+    F32(&'a mut [f32]),
+}
+
+/// Second moments of a row.
+#[derive(Clone, Copy)]
+pub enum RowSecond<'a> {
+    /// The row's factor and the columns' averages.
+    Factored(f32, &'a [f32]),
+    /// The row's average.
+    PerRow(f32),
+}
+
+/// One row learns: `g` in whole blocks, `first` the number of its first element.
+#[inline(always)]
+pub fn row(
+    mut weights: RowWeights<'_>,
+    moments: &mut [u8],
+    second: RowSecond<'_>,
+    g: &[f32],
+    first: u64,
+    step: &Step,
+    draws: &[Draws; 2],
+) -> Tally {
+    let mut tally = Tally::default();
+    let blocks = g.len() / BLOCK;
+    let recipe = step.recipe;
+    let (codes, scales) = moments.split_at_mut(blocks * (recipe.moment.block_bytes() - scale_bytes(recipe.moment)));
+    for (index, g) in g.as_chunks::<BLOCK>().0.iter().enumerate() {
+        let element = first + (index * BLOCK) as u64;
+        let v = match second {
+            RowSecond::Factored(factor, columns) => {
+                let columns: &[f32; BLOCK] = columns[index * BLOCK..].first_chunk().expect("whole blocks");
+                second::factored(factor, columns)
+            }
+            RowSecond::PerRow(row) => second::per_row(row),
+        };
+        let m = moment_block(recipe.moment, codes, scales, index, g, element, step, &draws[1]);
+        let at = index * BLOCK;
+        tally.add(match &mut weights {
+            RowWeights::Nvfp4(row, global) => match recipe.weight {
+                weight::Remainder::Byte => nvfp4_block::<8>(row, *global, index, &m, &v, element, step, &draws[0]),
+                weight::Remainder::Nibble => nvfp4_block::<4>(row, *global, index, &m, &v, element, step, &draws[0]),
+            },
+            RowWeights::Int8(row) => match recipe.table {
+                int8::Remainder::Byte => int8_block::<8>(row, index, &m, &v, element, step, &draws[0]),
+                int8::Remainder::Nibble => int8_block::<4>(row, index, &m, &v, element, step, &draws[0]),
+                int8::Remainder::None => int8_block::<0>(row, index, &m, &v, element, step, &draws[0]),
+            },
+            RowWeights::F32(row) => {
+                let w: &mut [f32; BLOCK] = row[at..].first_chunk_mut().expect("whole blocks");
+                let delta = step.adamw.delta(&m, &v, w);
+                for i in 0..BLOCK {
+                    w[i] += delta[i];
+                }
+                Tally::default()
+            }
+        });
+    }
+    tally
+}
+
+const fn scale_bytes(moment: Moment) -> usize {
+    match moment {
+        Moment::Four | Moment::Eight => 1,
+        Moment::Float => 0,
+    }
+}
+
+/// Moves the first moments of a block and keeps them rounded; gives them as they were before that.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // a block's place, what moves it, and its luck
+fn moment_block(
+    kind: Moment,
+    codes: &mut [u8],
+    scales: &mut [u8],
+    index: usize,
+    g: &[f32; BLOCK],
+    element: u64,
+    step: &Step,
+    draws: &Draws,
+) -> [f32; BLOCK] {
+    const WHOLE: &str = "whole blocks";
+    match kind {
+        Moment::Four => {
+            let codes = codes[index * BLOCK / 2..].first_chunk_mut().expect(WHOLE);
+            let mut m = moment::decode_four(codes, scales[index]);
+            step.adamw.first(&mut m, g);
+            moment::encode_four(&m, &draws.block(element), codes, &mut scales[index]);
+            m
+        }
+        Moment::Eight => {
+            let bytes: &mut [u8; BLOCK] = codes[index * BLOCK..].first_chunk_mut().expect(WHOLE);
+            let mut signed = bytes.map(|byte| byte as i8);
+            let mut m = moment::decode_eight(&signed, scales[index]);
+            step.adamw.first(&mut m, g);
+            moment::encode_eight(&m, &draws.block(element), &mut signed, &mut scales[index]);
+            *bytes = signed.map(|code| code as u8);
+            m
+        }
+        Moment::Float => {
+            let bytes = &mut codes[index * BLOCK * 4..][..BLOCK * 4];
+            let mut m = [0.0; BLOCK];
+            for (m, bytes) in m.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *m = f32::from_le_bytes(*bytes);
+            }
+            step.adamw.first(&mut m, g);
+            for (m, bytes) in m.iter().zip(bytes.as_chunks_mut::<4>().0) {
+                *bytes = m.to_le_bytes();
+            }
+            m
+        }
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // as above
+fn nvfp4_block<const BITS: u32>(
+    row: &mut weight::Row<'_>,
+    global: f32,
+    index: usize,
+    m: &[f32; BLOCK],
+    v: &[f32; BLOCK],
+    element: u64,
+    step: &Step,
+    draws: &Draws,
+) -> Tally {
+    let codes: &mut [u8; BLOCK / 2] = row.codes[index * BLOCK / 2..].first_chunk_mut().expect("whole blocks");
+    let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
+    let remainder = &mut row.remainders[index * bytes..][..bytes];
+    let w = weight::decode_block::<BITS>(codes, *scale, remainder, global);
+    let delta = step.adamw.delta(m, v, &w);
+    let block = weight::Block { codes, scale, remainder };
+    weight::update_block::<BITS>(block, global, &delta, &draws.block(element))
+}
+
+#[inline(always)]
+fn int8_block<const BITS: u32>(
+    row: &mut int8::Row<'_>,
+    index: usize,
+    m: &[f32; BLOCK],
+    v: &[f32; BLOCK],
+    element: u64,
+    step: &Step,
+    draws: &Draws,
+) -> Tally {
+    let codes: &mut [i8; BLOCK] = row.codes[index * BLOCK..].first_chunk_mut().expect("whole blocks");
+    let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
+    let remainder = &mut row.remainders[index * bytes..][..bytes];
+    let w = int8::decode_block::<BITS>(codes, *scale, remainder);
+    let delta = step.adamw.delta(m, v, &w);
+    int8::update_block::<BITS>(int8::Block { codes, scale, remainder }, &delta, &draws.block(element))
+}
+
+/// A vector of f32 learns; m and v are f32 too.
+#[inline(always)]
+pub fn vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Step) {
+    for ((w, m), (v, g)) in w.chunks_mut(BLOCK).zip(m.chunks_mut(BLOCK)).zip(v.chunks_mut(BLOCK).zip(g.chunks(BLOCK)))
+    {
+        let pad = |x: &[f32]| -> [f32; BLOCK] { std::array::from_fn(|i| x.get(i).copied().unwrap_or(0.0)) };
+        let (mut m_block, mut v_block, g_block, w_block) = (pad(m), pad(v), pad(g), pad(w));
+        step.adamw.first(&mut m_block, &g_block);
+        let used = second::full(&mut v_block, &g_block, step.average);
+        let delta = step.adamw.delta(&m_block, &used, &w_block);
+        for (i, w) in w.iter_mut().enumerate() {
+            *w += delta[i];
+            (m[i], v[i]) = (m_block[i], v_block[i]);
+        }
+    }
+}
+
+/// The shapes that fit.
+pub fn check_shapes(of: &Weight, first: usize, gradient: Rows, kept: &Kept, kind: Second, recipe: &Recipe) -> Result<()> {
+    let (rows, columns) = (of.rows, of.columns);
+    let whole = first == 0 && gradient.rows == rows;
+    let fits = gradient.columns == columns
+        && first.is_multiple_of(crate::tensor::PANEL)
+        && first + gradient.rows <= rows
+        && (whole || kind == Second::PerRow)
+        && of.format != WeightFormat::Bf16
+        && kept.remainder.bytes >= recipe.remainder_bytes(of.format, rows, columns)
+        && kept.moment.bytes >= recipe.moment_bytes(rows, columns)
+        && kept.second.bytes >= second_bytes(kind, rows, columns);
+    check(fits, "update", || {
+        format!(
+            "{} {rows}x{columns}, gradient of rows {first}.. {}x{}, kept {}, {} and {} bytes",
+            of.format.name(),
+            gradient.rows,
+            gradient.columns,
+            kept.remainder.bytes,
+            kept.moment.bytes,
+            kept.second.bytes
+        )
+    })
+}
+
+/// The shapes that fit a vector.
+pub fn check_vector(of: Vector, gradient: Rows, kept: &Kept) -> Result<()> {
+    let fits = gradient.rows * gradient.columns == of.len
+        && kept.moment.bytes >= 4 * of.len
+        && kept.second.bytes >= 4 * of.len;
+    check(fits, "update_vector", || {
+        format!("{} values, gradient {}x{}", of.len, gradient.rows, gradient.columns)
+    })
+}
+
+/// What every backend must give: the bytes of the rows above, in every mode, and nothing at all
+/// for a gradient of zeros before anything was learnt.
+pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
+    contract::check(make);
+}
+
+mod contract;

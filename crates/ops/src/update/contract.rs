@@ -1,0 +1,228 @@
+//! The contract of `update`: a few steps on the device against the same rows on the host.
+
+use halfbyte_formats::nvfp4::{self, Scales};
+use halfbyte_formats::state::adamw::{self, Settings};
+use halfbyte_formats::state::moment::Moment;
+use halfbyte_formats::state::{Average, Tally, int8, second, weight};
+
+use super::*;
+use crate::WeightRows;
+use crate::testing::{Bench, assert_same_bits, numbers};
+
+/// A weight on the host.
+struct Host {
+    codes: Vec<u8>,
+    signed: Vec<i8>,
+    scales: Vec<u8>,
+    values: Vec<f32>,
+    global: f32,
+    remainder: Vec<u8>,
+    moment: Vec<u8>,
+    rows: Vec<f32>,
+    columns: Vec<f32>,
+}
+
+pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
+    use WeightFormat::{F32, Int8, Nvfp4};
+    let eight = Recipe { moment: Moment::Eight, ..Recipe::DEFAULT };
+    let float = Recipe { moment: Moment::Float, table: int8::Remainder::Byte, ..Recipe::DEFAULT };
+    for recipe in [Recipe::DEFAULT, Recipe::LEAN, eight, float] {
+        for (format, kind) in [(Nvfp4, Second::Factored), (Int8, Second::PerRow), (F32, Second::Factored)] {
+            for (rows, columns) in [(40, 96), (17, 200)] {
+                check_case(&make, recipe, format, kind, (rows, columns));
+            }
+        }
+    }
+    check_vector_case(&make);
+}
+
+fn step(recipe: Recipe, number: u64) -> Step {
+    let settings = Settings { decay: 0.1, ..Settings::default() };
+    let adamw = adamw::Step::new(&settings, 1e-3, number);
+    Step { recipe, adamw, average: Average::new(settings.beta2), seed: 7, step: number, tensor: 3 }
+}
+
+fn check_case<B: Backend>(
+    make: &impl Fn(usize) -> B,
+    recipe: Recipe,
+    format: WeightFormat,
+    kind: Second,
+    (rows, columns): (usize, usize),
+) {
+    let mut bench = Bench::new(make);
+    let mut host = import(recipe, format, (rows, columns));
+    let of = Weight { buffer: bench.buffer(format.bytes(rows, columns)), rows, columns, format };
+    write(&mut bench, &of, &host);
+    let kept = Kept {
+        remainder: bench.buffer(host.remainder.len()),
+        moment: bench.buffer(host.moment.len()),
+        second: bench.buffer(second_bytes(kind, rows, columns)),
+    };
+    bench.backend.write_bytes(kept.remainder, &host.remainder).unwrap();
+    let what = format!("{} {rows}x{columns}, {recipe:?}", format.name());
+    for number in 1..4 {
+        let scale = [0.0, 1.0, 1e-3][number as usize - 1];
+        let g: Vec<f32> = numbers(number as u32, rows * columns).iter().map(|x| x * scale).collect();
+        let mut now = step(recipe, number);
+        if number == 1 {
+            // Nothing was learnt yet: a gradient of zeros, without decay, changes nothing.
+            now.adamw = adamw::Step::new(&Settings::default(), 1e-3, 1);
+            let before = host.remainder.clone();
+            assert_eq!(on_host(&mut host, format, kind, &g, columns, &now), Tally::default());
+            assert_eq!(before, host.remainder);
+        } else {
+            on_host(&mut host, format, kind, &g, columns, &now);
+        }
+        let gradient = bench.rows(rows, columns, &g);
+        let tally = match kind {
+            Second::Factored => bench.backend.update(&of, 0, gradient, &kept, kind, &now).unwrap(),
+            Second::PerRow => {
+                let mut tally = bench.backend.update(&of, 0, gradient.slice(0, 16), &kept, kind, &now).unwrap();
+                let rest = gradient.slice(16, rows - 16);
+                tally.add(bench.backend.update(&of, 16, rest, &kept, kind, &now).unwrap());
+                tally
+            }
+        };
+        assert!(number > 1 || tally == Tally::default(), "{what}: zeros changed {tally:?}");
+    }
+    let out = bench.output(rows, columns);
+    let tokens: Vec<u32> = (0..rows as u32).collect();
+    bench.backend.embed(&tokens, &of, out).unwrap();
+    assert_same_bits(&bench.read(out), &decoded(&host, format, columns), &what);
+    for (buffer, want) in [(kept.remainder, &host.remainder), (kept.moment, &host.moment)] {
+        let mut got = vec![0; buffer.bytes];
+        bench.backend.read_bytes(buffer, &mut got).unwrap();
+        assert!(got == *want, "{what}: kept bytes differ");
+    }
+}
+
+fn import(recipe: Recipe, format: WeightFormat, (rows, columns): (usize, usize)) -> Host {
+    let width = padded(columns);
+    let mut values = vec![0.0; rows * width];
+    for (to, from) in values.chunks_mut(width).zip(numbers(9, rows * columns).chunks(columns)) {
+        to[..columns].copy_from_slice(from);
+    }
+    let mut host = Host {
+        codes: vec![0; rows * width / 2],
+        signed: vec![0; rows * width],
+        scales: vec![0; rows * width / BLOCK],
+        global: weight::tensor_scale(1.0, Scales::Nearest),
+        remainder: vec![0; recipe.remainder_bytes(format, rows, columns)],
+        moment: vec![0; recipe.moment_bytes(rows, columns)],
+        rows: vec![0.0; rows],
+        columns: vec![0.0; width],
+        values,
+    };
+    let (half, blocks, bytes) = (width / 2, width / BLOCK, host.remainder.len() / rows);
+    for r in 0..rows {
+        let x = &host.values[r * width..][..width];
+        let remainders = &mut host.remainder[r * bytes..][..bytes];
+        let scales = &mut host.scales[r * blocks..][..blocks];
+        match format {
+            WeightFormat::Nvfp4 => {
+                let codes = &mut host.codes[r * half..][..half];
+                let row = weight::Row { codes, scales, remainders };
+                weight::import_row(x, host.global, nvfp4::Scales::Nearest, recipe.weight, row);
+            }
+            WeightFormat::Int8 => {
+                let codes = &mut host.signed[r * width..][..width];
+                int8::import_row(x, recipe.table, int8::Row { codes, scales, remainders });
+            }
+            _ => {}
+        }
+    }
+    host
+}
+
+fn write<B: Backend>(bench: &mut Bench<B>, of: &Weight, host: &Host) {
+    let (width, columns) = (padded(of.columns), of.columns);
+    let cut = |x: &[f32]| -> Vec<f32> { x.chunks(width).flat_map(|row| &row[..columns]).copied().collect() };
+    let values = cut(&host.values);
+    // Rows of an odd number of blocks are whole bytes too: blocks hold eight.
+    let codes: Vec<u8> = host.codes.chunks(width / 2).flat_map(|row| &row[..columns.div_ceil(2)]).copied().collect();
+    let signed: Vec<i8> = host.signed.chunks(width).flat_map(|row| &row[..columns]).copied().collect();
+    let rows = match of.format {
+        WeightFormat::Nvfp4 => WeightRows::Nvfp4 { codes: &codes, scales: &host.scales, global: host.global },
+        WeightFormat::Int8 => WeightRows::Int8 { codes: &signed, scales: &host.scales },
+        _ => WeightRows::Values(&values),
+    };
+    bench.backend.write_weight(of, 0, rows).unwrap();
+}
+
+fn on_host(host: &mut Host, format: WeightFormat, kind: Second, g: &[f32], columns: usize, step: &Step) -> Tally {
+    let (rows, width) = (host.rows.len(), padded(columns));
+    let mut padded_g = vec![0.0; rows * width];
+    for (to, from) in padded_g.chunks_mut(width).zip(g.chunks(columns)) {
+        to[..columns].copy_from_slice(from);
+    }
+    let mut sums = vec![0.0; width];
+    for (row, g) in host.rows.iter_mut().zip(padded_g.chunks(width)) {
+        *row = second::follow_one(*row, second::add_squares(g, &mut sums), columns, step.average);
+    }
+    second::follow(&mut host.columns, &sums, rows, step.average);
+    let mean = second::mean(&host.rows);
+    let (blocks, bytes, moment) = (width / BLOCK, host.remainder.len() / rows, host.moment.len() / rows);
+    let mut tally = Tally::default();
+    for r in 0..rows {
+        let remainders = &mut host.remainder[r * bytes..][..bytes];
+        let scales = &mut host.scales[r * blocks..][..blocks];
+        let weights = match format {
+            WeightFormat::Nvfp4 => {
+                let codes = &mut host.codes[r * width / 2..][..width / 2];
+                RowWeights::Nvfp4(weight::Row { codes, scales, remainders }, host.global)
+            }
+            WeightFormat::Int8 => {
+                let codes = &mut host.signed[r * width..][..width];
+                RowWeights::Int8(int8::Row { codes, scales, remainders })
+            }
+            _ => RowWeights::F32(&mut host.values[r * width..][..width]),
+        };
+        let second = match kind {
+            Second::Factored => RowSecond::Factored(second::row_factor(host.rows[r], mean), &host.columns),
+            Second::PerRow => RowSecond::PerRow(host.rows[r]),
+        };
+        let (moments, g) = (&mut host.moment[r * moment..][..moment], &padded_g[r * width..][..width]);
+        tally.add(row(weights, moments, second, g, (r * width) as u64, step, &step.draws()));
+    }
+    tally
+}
+
+fn decoded(host: &Host, format: WeightFormat, columns: usize) -> Vec<f32> {
+    let (rows, width) = (host.rows.len(), padded(columns));
+    let mut out = host.values.clone();
+    for r in 0..rows {
+        let (out, blocks) = (&mut out[r * width..][..width], width / BLOCK);
+        let scales = &host.scales[r * blocks..][..blocks];
+        match format {
+            WeightFormat::Nvfp4 => {
+                nvfp4::decode_row(&host.codes[r * width / 2..][..width / 2], scales, 1.0, out);
+                out.iter_mut().for_each(|x| *x *= host.global);
+            }
+            WeightFormat::Int8 => {
+                halfbyte_formats::int8_block::decode_row(&host.signed[r * width..][..width], scales, out);
+            }
+            _ => {}
+        }
+    }
+    out.chunks(width).flat_map(|row| &row[..columns]).copied().collect()
+}
+
+fn check_vector_case<B: Backend>(make: &impl Fn(usize) -> B) {
+    let mut bench = Bench::new(make);
+    let len = 77;
+    let (mut w, mut m, mut v) = (numbers(1, len), vec![0.0; len], vec![0.0; len]);
+    let of = bench.vector(&w);
+    let kept = Kept {
+        remainder: Buffer::default(),
+        moment: bench.vector(&m).buffer,
+        second: bench.vector(&v).buffer,
+    };
+    for number in 1..4 {
+        let (g, now) = (numbers(number as u32, len), step(Recipe::DEFAULT, number));
+        vector(&mut w, &mut m, &mut v, &g, &now);
+        let gradient = bench.rows(1, len, &g);
+        bench.backend.update_vector(of, gradient, &kept, &now).unwrap();
+    }
+    assert_same_bits(&bench.read(Rows::new(of.buffer, 1, len)), &w, "update_vector");
+    assert_same_bits(&bench.read(Rows::new(kept.second, 1, len)), &v, "update_vector, v");
+}
