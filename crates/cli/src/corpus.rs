@@ -78,6 +78,11 @@ impl Speech {
         })
     }
 
+    /// Tells chat templates apart; empty where there is none.
+    pub(crate) fn fingerprint(&self) -> String {
+        self.template.as_ref().map(|template| format!("{:016x}", template.fingerprint())).unwrap_or_default()
+    }
+
     pub(crate) fn renderer(&self) -> Renderer<'_> {
         Renderer {
             tokenizer: &self.tokenizer,

@@ -83,3 +83,12 @@ impl From<halfbyte_model::Error> for Failure {
         }
     }
 }
+
+impl From<halfbyte_train::Error> for Failure {
+    fn from(error: halfbyte_train::Error) -> Failure {
+        match error {
+            halfbyte_train::Error::File(error) => error.into(),
+            error => Failure::misuse(error.to_string()),
+        }
+    }
+}

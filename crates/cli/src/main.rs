@@ -48,6 +48,7 @@ enum Command {
     Compare(commands::compare::CompareArgs),
     Check(commands::check::CheckArgs),
     Data(commands::data::DataArgs),
+    Train(commands::train::TrainArgs),
     Bench(commands::bench::BenchArgs),
     /// Print completions for a shell
     #[command(after_help = "Examples:
@@ -83,6 +84,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Compare(args) => commands::compare::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Data(args) => commands::data::run(args),
+        Command::Train(args) => commands::train::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Arguments::command(), "halfbyte", &mut std::io::stdout());

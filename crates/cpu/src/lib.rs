@@ -22,9 +22,10 @@ mod tiles;
 mod vector;
 
 use halfbyte_ops::error::check;
+use halfbyte_ops::tensor::BLOCK;
 use halfbyte_ops::update::{Kept, Second, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
+    Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight, WeightFormat,
     WeightRows,
 };
 
@@ -209,6 +210,23 @@ impl Backend for Cpu {
         let place = self.arena.place::<u8>("write_weight", to.buffer)?;
         // SAFETY: bounds checked; exclusive by `&mut self`.
         panel::write(to, unsafe { place.slice_mut(0, to.buffer.bytes) }, first_row, rows)
+    }
+
+    fn read_row(&mut self, from: &Weight, row: usize, codes: &mut [u8], scales: &mut [u8]) -> Result<f32> {
+        let blocks = from.columns.div_ceil(BLOCK);
+        let bytes = match from.format {
+            WeightFormat::Nvfp4 => blocks * BLOCK / 2,
+            WeightFormat::Int8 => blocks * BLOCK,
+            WeightFormat::F32 | WeightFormat::Bf16 => usize::MAX,
+        };
+        check(row < from.rows && codes.len() == bytes && scales.len() == blocks, "read_row", || {
+            format!("row {row} of {} {}x{}", from.format.name(), from.rows, from.columns)
+        })?;
+        let place = self.arena.place::<u8>("read_row", from.buffer)?;
+        // SAFETY: bounds checked; exclusive by `&mut self`.
+        let memory = unsafe { place.slice(0, from.buffer.bytes) };
+        panel::take_row(from, memory, row, codes, scales);
+        Ok(panel::scale(from, memory))
     }
 
     fn embed(&mut self, tokens: &[u32], table: &Weight, out: Rows) -> Result<()> {

@@ -99,6 +99,10 @@ pub trait Backend {
     /// Lays rows of a weight out as the device wants them. `first_row` is a multiple of 16.
     fn write_weight(&mut self, to: &Weight, first_row: usize, rows: WeightRows<'_>) -> Result<()>;
 
+    /// Takes a row of an 8-bit or NVFP4 weight off the device as `halfbyte_formats` writes it (see
+    /// [`WeightRows`]), in whole blocks; gives the tensor's scale.
+    fn read_row(&mut self, from: &Weight, row: usize, codes: &mut [u8], scales: &mut [u8]) -> Result<f32>;
+
     /// out[t, c] = table[tokens[t], c]
     fn embed(&mut self, tokens: &[u32], table: &Weight, out: Rows) -> Result<()>;
     /// dtable[tokens[t] - first, c] += dy[t, c], for the tokens among dtable's rows.

@@ -20,7 +20,7 @@ use serde::Serialize;
 pub use fit::{Change, Fit};
 pub use need::plan;
 pub use settings::{Settings, WeightChoice};
-pub use training::{TrainingSettings, plan_training};
+pub use training::{TrainingSettings, plan_training, second_of};
 
 /// Values that each loading thread holds at a time, at least 16 rows.
 pub const LOADING_VALUES: usize = 1 << 20;
@@ -90,6 +90,12 @@ pub enum Name {
     Cache(usize),
     /// What went into a layer, kept for the way back.
     Saved(usize),
+    /// What a tensor that learns keeps beside its codes.
+    Remainder(TensorName),
+    /// Its first moments.
+    Moment(TensorName),
+    /// Its second moments.
+    Second(TensorName),
     /// The value that a stage writes.
     Value(Value),
     /// Working memory of the kernels.
@@ -135,6 +141,9 @@ impl std::fmt::Display for Name {
             Name::Tensor(name) => write!(f, "{name}"),
             Name::Cache(layer) => write!(f, "cache of layer {layer}"),
             Name::Saved(layer) => write!(f, "input of layer {layer}"),
+            Name::Remainder(name) => write!(f, "remainder of {name}"),
+            Name::Moment(name) => write!(f, "first moments of {name}"),
+            Name::Second(name) => write!(f, "second moments of {name}"),
             Name::Value(value) => write!(f, "{}", format!("{value:?}").to_lowercase()),
             Name::Scratch => f.write_str("scratch"),
         }
@@ -147,6 +156,7 @@ impl std::fmt::Display for Name {
 #[allow(missing_docs)] // the names are the meaning
 pub enum Group {
     Weights,
+    State,
     Cache,
     Activations,
     Scratch,

@@ -2,6 +2,7 @@
 //! computed again on the way back, so one layer's values are enough.
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
+use halfbyte_ops::update::{self, Recipe, Second};
 use halfbyte_ops::{Cache, Rows, loss};
 
 use crate::need::{Item, place, tensors};
@@ -14,9 +15,42 @@ use crate::{Group, Name, Plan, Value};
 pub struct TrainingSettings {
     /// Words of the vocabulary whose logits exist at a time; a multiple of 16.
     pub vocabulary_chunk: usize,
+    /// How what is learnt is kept.
+    pub recipe: Recipe,
 }
 
-/// Plans a training step, without what the optimizer keeps.
+/// How second moments of a matrix are kept.
+pub fn second_of(name: TensorName) -> Second {
+    match name {
+        TensorName::Embedding | TensorName::Head => Second::PerRow,
+        _ => Second::Factored,
+    }
+}
+
+/// What a tensor keeps between steps besides itself.
+fn state(
+    a: &Architecture,
+    name: TensorName,
+    settings: &Settings,
+    recipe: &Recipe,
+    encoding: &dyn Fn(TensorName) -> Option<Encoding>,
+) -> [Item; 3] {
+    let (remainder, moment, second) = match a.shape(name)[..] {
+        [rows, columns] => {
+            let format = settings.weights.format(name, encoding(name));
+            (
+                recipe.remainder_bytes(format, rows, columns),
+                recipe.moment_bytes(rows, columns),
+                update::second_bytes(second_of(name), rows, columns),
+            )
+        }
+        ref shape => (0, 4 * shape[0], 4 * shape[0]),
+    };
+    [(Name::Remainder(name), remainder), (Name::Moment(name), moment), (Name::Second(name), second)]
+        .map(|(name, bytes)| (name, Group::State, None, bytes))
+}
+
+/// Plans a training step and what is kept between steps.
 pub fn plan_training(
     architecture: &Architecture,
     settings: &Settings,
@@ -26,6 +60,9 @@ pub fn plan_training(
 ) -> Plan {
     let a = architecture;
     let mut list = tensors(a, settings, encoding);
+    for name in a.tensor_names() {
+        list.extend(state(a, name, settings, &training.recipe, encoding));
+    }
     let cache = Cache::bytes(settings.cache, a.kv_heads, a.head_dim, settings.context);
     list.push((Name::Cache(0), Group::Cache, None, cache));
     let tokens = settings.chunk;

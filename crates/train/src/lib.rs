@@ -1,13 +1,14 @@
-//! A training run around its steps: schedule, records, run folder, checkpoints on disk, report.
+//! Learning from gradients, and a run around its steps: schedule, records, run folder, checkpoints on disk, report.
 //!
 //! ```text
 //! Schedule, Groups ─> step ─> Record ─> Journal (log.jsonl) ─> Live (one line), Report (one HTML file)
 //!                       └─> Staging (parts, manifest last) ─> checkpoints/000412 ─> Snapshot, on resume
 //! ```
 //! A run that is killed at any moment goes on from its newest whole checkpoint; what is not whole is
-//! never mistaken for it. Nothing here knows a tensor's numbers, and nothing prints.
+//! never mistaken for it. Nothing here prints.
 #![forbid(unsafe_code)]
 
+mod adam;
 mod binding;
 mod disk;
 mod error;
@@ -28,6 +29,7 @@ mod staging;
 mod style;
 mod words;
 
+pub use adam::Adam;
 pub use binding::{Binding, Difference, Facts};
 pub use error::{Error, Result};
 pub use folder::{Resumed, RunFolder};

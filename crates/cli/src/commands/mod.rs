@@ -12,3 +12,4 @@ pub(crate) mod inspect;
 pub(crate) mod perplexity;
 pub(crate) mod plan;
 pub(crate) mod run;
+pub(crate) mod train;

@@ -6,7 +6,10 @@
 //! because everything that needs the old weight has been computed by then.
 
 mod back;
+mod import;
 mod vocabulary;
+
+pub use import::import;
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::{Backend, Buffer, Rows, Vector, Weight, loss};
@@ -34,6 +37,15 @@ impl Batch {
     pub fn trained(&self) -> usize {
         self.targets.iter().filter(|&&target| target != loss::UNTRAINED).count()
     }
+}
+
+/// A tensor on the device.
+#[derive(Clone, Copy, Debug)]
+pub enum Learnt {
+    /// A matrix or a table.
+    Matrix(Weight),
+    /// A gain or a bias.
+    Vector(Vector),
 }
 
 /// Takes gradients as they become known.
@@ -104,6 +116,40 @@ impl<B: Backend> Training<B> {
             architecture: architecture.clone(),
             backend,
         })
+    }
+
+    /// The weight of a matrix, or the values of a vector.
+    pub fn tensor(&self, name: TensorName) -> Option<Learnt> {
+        use halfbyte_checkpoint::LayerTensor::*;
+        let TensorName::Layer(index, tensor) = name else {
+            return Some(match name {
+                TensorName::Embedding => Learnt::Matrix(self.embedding),
+                TensorName::Head => Learnt::Matrix(self.head),
+                _ => Learnt::Vector(self.final_norm),
+            });
+        };
+        let w = self.layers.get(index)?;
+        let vector = |vector: Option<Vector>| vector.map(Learnt::Vector);
+        match tensor {
+            InputNorm => vector(Some(w.input_norm)),
+            PostNorm => vector(Some(w.post_norm)),
+            QNorm => vector(w.q_norm),
+            KNorm => vector(w.k_norm),
+            Q => Some(Learnt::Matrix(w.q.weight)),
+            K => Some(Learnt::Matrix(w.k.weight)),
+            V => Some(Learnt::Matrix(w.v.weight)),
+            O => Some(Learnt::Matrix(w.o.weight)),
+            Gate => Some(Learnt::Matrix(w.gate.weight)),
+            Up => Some(Learnt::Matrix(w.up.weight)),
+            Down => Some(Learnt::Matrix(w.down.weight)),
+            QBias => vector(w.q.bias),
+            KBias => vector(w.k.bias),
+            VBias => vector(w.v.bias),
+            OBias => vector(w.o.bias),
+            GateBias => vector(w.gate.bias),
+            UpBias => vector(w.up.bias),
+            DownBias => vector(w.down.bias),
+        }
     }
 
     /// What the model is.

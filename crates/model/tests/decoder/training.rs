@@ -7,6 +7,7 @@ use halfbyte_cpu::{Cpu, Isa, TrainingNeed};
 use halfbyte_formats::nvfp4::Scales;
 use halfbyte_model::{Batch, Learner, Result, Training, load};
 use halfbyte_ops::{Backend, CacheFormat, Rows, Weight, WeightRows, loss};
+use halfbyte_ops::update::Recipe;
 use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, WeightChoice, plan_training};
 
 use crate::common::{Toy, golden, kernel_sets, numbers, tokens};
@@ -39,7 +40,7 @@ fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Training<Cpu>, P
     };
     let widest = a.hidden_size.max(a.intermediate_size).max(a.heads * a.head_dim).max(way.words);
     let need = TrainingNeed { tokens, longest, widest, head_dim: a.head_dim, threads: way.threads };
-    let training = TrainingSettings { vocabulary_chunk: way.words };
+    let training = TrainingSettings { vocabulary_chunk: way.words, recipe: Recipe::DEFAULT };
     let encoding = |name| toy.checkpoint.find(name).map(|tensor| tensor.encoding);
     let plan = plan_training(a, &settings, training, &encoding, need.bytes());
     let scratch = plan.buffer(Name::Scratch).unwrap();

@@ -9,7 +9,7 @@ use crate::failure::Result;
 use crate::language;
 
 /// The text that goes out with a model written as `target`.
-pub(super) fn text(source: &Checkpoint, target: Format) -> Result<TextFiles> {
+pub(crate) fn text(source: &Checkpoint, target: Format) -> Result<TextFiles> {
     match (target, &source.text.gguf) {
         (Format::Gguf, Some(_)) => Ok(source.text.clone()),
         (Format::Gguf, None) => for_gguf(source),

@@ -20,6 +20,7 @@ use crate::failure::{Code, Failure, Result};
 use choose::{Choice, Target, Weights};
 use stream::{Job, Stream};
 
+pub(crate) use carry::text as carry_text;
 pub(crate) use verify::has_tokenizer;
 
 /// Write a model in another format or with other weights

@@ -1,0 +1,95 @@
+//! What a run leaves: the model as a ModelOpt directory, with exactly the codes it was trained in,
+//! and the report.
+
+use std::path::PathBuf;
+
+use halfbyte_checkpoint::{Encoding, Format, Output, OutputTensor, Sink, TensorName, create};
+use halfbyte_formats::int8_block;
+use halfbyte_model::training::Learnt;
+use halfbyte_ops::tensor::BLOCK;
+use halfbyte_ops::{Backend, Rows, Weight, WeightFormat};
+use halfbyte_train::{Record, Report, html};
+
+use super::TrainArgs;
+use super::setup::Setup;
+use crate::commands::convert::carry_text;
+use crate::failure::{Code, Failure, Result};
+
+pub(super) fn model(args: &TrainArgs, setup: &mut Setup) -> Result<PathBuf> {
+    let path = args.out.join("model");
+    let architecture = setup.checkpoint.architecture.clone();
+    let names = architecture.tensor_names();
+    let encoding = |name: TensorName| match setup.model.tensor(name) {
+        Some(Learnt::Matrix(weight)) if weight.format == WeightFormat::Nvfp4 => Encoding::Nvfp4,
+        // Eight bits times a power of two are exact in bf16.
+        Some(Learnt::Matrix(_)) => Encoding::Bf16,
+        _ => Encoding::F32,
+    };
+    let tensor = |name: &TensorName| OutputTensor {
+        name: *name,
+        shape: architecture.shape(*name),
+        encoding: encoding(*name),
+    };
+    let output = Output {
+        architecture: architecture.clone(),
+        tensors: names.iter().map(tensor).collect(),
+        text: carry_text(&setup.checkpoint, Format::ModelOpt)?,
+        dat: None,
+    };
+    let mut sink = create(&path, Format::ModelOpt, output)?;
+    for (index, name) in names.iter().enumerate() {
+        match setup.model.tensor(*name) {
+            Some(Learnt::Matrix(weight)) => matrix(&mut setup.model.backend, &weight, index, &mut *sink)?,
+            Some(Learnt::Vector(vector)) => {
+                let mut values = vec![0.0; vector.len];
+                setup.model.backend.read(Rows::new(vector.buffer, 1, vector.len), &mut values)?;
+                sink.write_rows(index, 0, &values)?;
+            }
+            None => return Err(Failure::new(Code::Failed, format!("{name} is not on the device"))),
+        }
+    }
+    sink.finish()?;
+    Ok(path)
+}
+
+fn matrix(backend: &mut impl Backend, weight: &Weight, index: usize, sink: &mut dyn Sink) -> Result<()> {
+    let (columns, blocks) = (weight.columns, weight.columns.div_ceil(BLOCK));
+    let mut scales = vec![0; blocks];
+    let nvfp4 = weight.format == WeightFormat::Nvfp4;
+    let mut codes = vec![0; blocks * if nvfp4 { BLOCK / 2 } else { BLOCK }];
+    let mut values = vec![0.0; columns];
+    for row in 0..weight.rows {
+        let global = backend.read_row(weight, row, &mut codes, &mut scales)?;
+        if nvfp4 {
+            if row == 0 {
+                sink.set_global(index, global)?;
+            }
+            sink.write_nvfp4(index, row, &codes[..columns / 2], &scales)?;
+        } else {
+            let signed: Vec<i8> = codes[..columns].iter().map(|code| *code as i8).collect();
+            int8_block::decode_row(&signed, &scales, &mut values);
+            sink.write_rows(index, row, &values)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn report(args: &TrainArgs, setup: &Setup, records: &[Record]) -> String {
+    let a = &setup.checkpoint.architecture;
+    let state = setup.adam.state_bytes() as f64 / a.parameters() as f64;
+    let facts = [
+        ("model", args.model.display().to_string()),
+        ("parameters", a.parameters().to_string()),
+        ("data", args.corpus.data.iter().map(|source| source.path.display().to_string()).collect::<Vec<_>>().join(", ")),
+        ("kept between steps", format!("{state:.2} bytes a parameter, weights included")),
+        ("batch", format!("{} sequences of {} tokens", args.batch, setup.length)),
+    ];
+    html(&Report {
+        title: format!("Training of {}", args.model.display()),
+        ending: format!("{} steps taken", records.len()),
+        facts: facts.map(|(name, value)| (name.to_string(), value)).to_vec(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        records: records.to_vec(),
+        ..Report::default()
+    })
+}

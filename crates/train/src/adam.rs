@@ -1,0 +1,154 @@
+//! AdamW as gradients arrive: each tensor learns at once, in the state that the plan gave it.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+
+use halfbyte_checkpoint::TensorName;
+use halfbyte_formats::state::{Average, adamw};
+use halfbyte_model::training::{Learner, Learnt, Training as Model};
+use halfbyte_ops::update::{Kept, Recipe, Step};
+use halfbyte_ops::{Backend, Buffer, Rows, Tally};
+use halfbyte_plan::{Name, Plan, second_of};
+
+use crate::groups::Training;
+
+/// A piece of a buffer on its way to a file.
+const PIECE: usize = 1 << 20;
+
+struct Entry {
+    learnt: Learnt,
+    kept: Kept,
+    /// Its number, for random words.
+    number: u64,
+    training: Training,
+}
+
+/// The optimizer of a run.
+pub struct Adam {
+    entries: HashMap<TensorName, Entry>,
+    names: Vec<TensorName>,
+    settings: adamw::Settings,
+    recipe: Recipe,
+    seed: u64,
+    step: u64,
+    rate: f64,
+    tally: Tally,
+    codes: u64,
+}
+
+impl Adam {
+    /// For the tensors of a planned model; `training` says of each, in order, how it learns.
+    pub fn new<B: Backend>(
+        model: &Model<B>,
+        plan: &Plan,
+        training: &[Training],
+        settings: adamw::Settings,
+        recipe: Recipe,
+        seed: u64,
+    ) -> Adam {
+        let names = model.architecture().tensor_names();
+        let buffer = |name| plan.buffer(name).unwrap_or_default();
+        let entry = |(number, (name, training)): (usize, (&TensorName, &Training))| {
+            let kept = Kept {
+                remainder: buffer(Name::Remainder(*name)),
+                moment: buffer(Name::Moment(*name)),
+                second: buffer(Name::Second(*name)),
+            };
+            let learnt = model.tensor(*name)?;
+            Some((*name, Entry { learnt, kept, number: number as u64, training: *training }))
+        };
+        let entries = names.iter().zip(training).enumerate().filter_map(entry).collect();
+        let (step, rate, tally, codes) = (0, 0.0, Tally::default(), 0);
+        Adam { entries, names, settings, recipe, seed, step, rate, tally, codes }
+    }
+
+    /// Names a step, counted from 1, and its learning rate; forgets what the last one counted.
+    pub fn begin(&mut self, step: u64, rate: f64) {
+        (self.step, self.rate, self.tally, self.codes) = (step, rate, Tally::default(), 0);
+    }
+
+    /// What the step changed.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Share of the codes that the step changed.
+    pub fn codes_moved(&self) -> f64 {
+        self.tally.changed as f64 / self.codes.max(1) as f64
+    }
+
+    /// Everything that a checkpoint holds, in order.
+    fn buffers(&self) -> impl Iterator<Item = Buffer> {
+        self.names.iter().filter_map(|name| self.entries.get(name)).flat_map(|entry| {
+            let own = match entry.learnt {
+                Learnt::Matrix(weight) => weight.buffer,
+                Learnt::Vector(vector) => vector.buffer,
+            };
+            [own, entry.kept.remainder, entry.kept.moment, entry.kept.second]
+        })
+    }
+
+    /// Bytes of a checkpoint.
+    pub fn state_bytes(&self) -> u64 {
+        self.buffers().map(|buffer| buffer.bytes as u64).sum()
+    }
+
+    /// Writes weights and state.
+    pub fn save<B: Backend>(&self, backend: &mut B, to: &mut dyn Write) -> io::Result<()> {
+        let mut piece = vec![0; PIECE];
+        for part in self.buffers().flat_map(pieces) {
+            let bytes = &mut piece[..part.bytes];
+            backend.read_bytes(part, bytes).map_err(io::Error::other)?;
+            to.write_all(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Takes weights and state back.
+    pub fn restore<B: Backend>(&self, backend: &mut B, from: &mut dyn Read) -> io::Result<()> {
+        let mut piece = vec![0; PIECE];
+        for part in self.buffers().flat_map(pieces) {
+            let bytes = &mut piece[..part.bytes];
+            from.read_exact(bytes)?;
+            backend.write_bytes(part, bytes).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+}
+
+fn pieces(buffer: Buffer) -> impl Iterator<Item = Buffer> {
+    (0..buffer.bytes).step_by(PIECE).map(move |at| Buffer {
+        offset: buffer.offset + at,
+        bytes: PIECE.min(buffer.bytes - at),
+    })
+}
+
+impl<B: Backend> Learner<B> for Adam {
+    fn learn(
+        &mut self,
+        backend: &mut B,
+        name: TensorName,
+        first: usize,
+        gradient: Rows,
+    ) -> halfbyte_model::Result<()> {
+        let Some(entry) = self.entries.get(&name) else { return Ok(()) };
+        let Training::Rate(factor) = entry.training else { return Ok(()) };
+        let step = Step {
+            recipe: self.recipe,
+            adamw: adamw::Step::new(&self.settings, self.rate * factor, self.step),
+            average: Average::new(self.settings.beta2),
+            seed: self.seed,
+            step: self.step,
+            tensor: entry.number,
+        };
+        match entry.learnt {
+            Learnt::Matrix(weight) => {
+                let tally = backend.update(&weight, first, gradient, &entry.kept, second_of(name), &step)?;
+                self.tally.add(tally);
+                self.codes += (gradient.rows * gradient.columns) as u64;
+            }
+            Learnt::Vector(vector) => backend.update_vector(vector, gradient, &entry.kept, &step)?,
+        }
+        Ok(())
+    }
+}
