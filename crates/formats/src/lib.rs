@@ -1,8 +1,9 @@
-//! bytes <-> numbers: E2M1, E4M3, bf16, f16, NVFP4, 8-bit blocks, GGML blocks, Philox, blocked scales.
+//! bytes <-> numbers: E2M1, E4M3, bf16, f16, NVFP4, 8-bit blocks, GGML blocks, Philox, blocked scales, training state.
 //!
 //! ```text
 //! f32 row -> nvfp4 | int8_block -> codes + block scales -> (blocked: 128x4) -> files, kernels
 //! f32     -> e2m1, e4m3, bf16, f16 -> bits;   philox -> rounding -> stochastic codes
+//! state: what training keeps between steps, and how a step moves it
 //! ```
 //!
 //! This crate is the oracle: every kernel and every file is judged against it. It knows no path,
@@ -21,3 +22,4 @@ pub mod int8_block;
 pub mod nvfp4;
 pub mod philox;
 pub mod rounding;
+pub mod state;

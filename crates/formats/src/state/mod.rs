@@ -1,0 +1,72 @@
+//! What training keeps between steps: narrow weights, moments and second moments, and how a step moves them.
+//!
+//! ```text
+//! g -> adamw(m, v, w) -> m' -> moment (4 or 8 bits, stochastic) ;  v: second (factored, per row, full)
+//!                     -> delta -> weight (NVFP4 + remainder) | int8 (8-bit block + remainder) | master
+//! ```
+//!
+//! Everything here is a pure function on a row or on a block of 16: nothing is allocated, nothing
+//! depends on what lies around the block, and every random bit is [`draw::Draws`], keyed by
+//! (seed, step, tensor, element). So a tensor may be cut at any block, for any number of threads.
+//!
+//! **Zero update, zero bytes changed** holds in every mode: a block whose sixteen updates are zero is
+//! left alone, and elsewhere an element moves by whole units from where it lies, never by decoding
+//! and rounding again. Only when a block changes its scale are its sixteen numbers rounded anew.
+//!
+//! Rows consist of whole blocks. Whoever owns a shorter row pads it with zeros, which stay zero
+//! under zero updates.
+
+pub mod adamw;
+pub mod draw;
+pub mod int8;
+pub mod master;
+pub mod moment;
+pub mod second;
+mod units;
+pub mod weight;
+
+/// Values that share one scale, in every format of this module.
+pub const BLOCK: usize = 16;
+
+/// What an update did, to be summed over blocks, rows and tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Codes of the exported plane that are not what they were.
+    pub changed: u64,
+    /// Blocks that got another scale.
+    pub rescaled: u64,
+    /// Elements held at the end of the range, because no scale was large enough.
+    pub saturated: u64,
+    /// Blocks left as they were, because the update or the stored block is not finite.
+    pub refused: u64,
+}
+
+impl Tally {
+    /// Adds what another part of the work did.
+    pub fn add(&mut self, other: Tally) {
+        self.changed += other.changed;
+        self.rescaled += other.rescaled;
+        self.saturated += other.saturated;
+        self.refused += other.refused;
+    }
+}
+
+/// An exponential average: how much of the old stays, and how much of the new comes in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Average {
+    keep: f32,
+    fresh: f32,
+}
+
+impl Average {
+    /// beta and 1 - beta, both rounded from f64: in f32 the second would be off by 1e-5 at 0.999.
+    pub fn new(beta: f64) -> Self {
+        Average { keep: beta as f32, fresh: (1.0 - beta) as f32 }
+    }
+
+    /// beta * old + (1 - beta) * new.
+    #[inline(always)]
+    pub fn of(self, old: f32, new: f32) -> f32 {
+        self.keep * old + self.fresh * new
+    }
+}

@@ -1,0 +1,240 @@
+//! Whole units: rounding a number of them up or down, and codes that are integers in disguise.
+//!
+//! round(t) = floor(t) + [u < t - floor(t)],  u uniform in {0, ..., 2^24 - 1} / 2^24
+//!
+//! Written without libm and without conversions that saturate, so that the loops which call it
+//! vectorise on every instruction set and give the same bits on all.
+
+use super::BLOCK;
+
+/// 1.5 * 2^23: numbers near it have steps of one.
+const SHIFT: f32 = 12_582_912.0;
+const SHIFT_BITS: i32 = SHIFT.to_bits() as i32;
+
+/// Far outside every range of units, and well inside what [`stochastic`] can take.
+pub(super) const FAR: f32 = 1_048_576.0;
+
+/// `t` rounded down or up as `bits` decide; |t| is at most `FAR`. The mean is `t` within 2^-24.
+#[inline(always)]
+pub(super) fn stochastic(t: f32, bits: u32) -> i32 {
+    let shifted = t + SHIFT;
+    let nearest = shifted - SHIFT;
+    let above = nearest > t;
+    let floor = nearest - if above { 1.0 } else { 0.0 };
+    let uniform = (bits >> 8) as f32 / 16_777_216.0;
+    // Exact: neighbours differ from the integers below them by less than one.
+    let up = uniform < t - floor;
+    shifted.to_bits() as i32 - SHIFT_BITS - i32::from(above) + i32::from(up)
+}
+
+/// `t` rounded to nearest, ties to even; |t| is at most `FAR`.
+#[inline(always)]
+pub(super) fn nearest(t: f32) -> i32 {
+    (t + SHIFT).to_bits() as i32 - SHIFT_BITS
+}
+
+/// `t` held within `FAR`; NaN becomes `-FAR`.
+#[inline(always)]
+pub(super) fn hold(t: f32) -> f32 {
+    let t = if t > -FAR { t } else { -FAR };
+    if t < FAR { t } else { FAR }
+}
+
+/// The bits of the largest magnitude: 0x7F80_0000 or more when a number is not finite.
+#[inline(always)]
+pub(super) fn largest_bits(x: &[f32; BLOCK]) -> u32 {
+    let mut largest = 0;
+    for value in x {
+        largest = largest.max(value.to_bits() & 0x7FFF_FFFF);
+    }
+    largest
+}
+
+/// Whether a number is not zero.
+#[inline(always)]
+pub(super) fn any(x: &[f32; BLOCK]) -> bool {
+    largest_bits(x) != 0
+}
+
+/// Smallest exponent byte e for which `amax` is at most 127 * 2^(e - 127); 1 to 248, the last for which
+/// 127 * 2^(e - 127) is finite.
+#[inline(always)]
+pub(super) fn exponent_for(amax: f32) -> u8 {
+    // The sum carries into the exponent just above mantissa 127 / 64.
+    ((amax.to_bits() + 0x1_FFFF) >> 23).saturating_sub(6).clamp(1, 248) as u8
+}
+
+/// 2^(byte - 127) for bytes 1 to 248; the others count as the nearest of these.
+#[inline(always)]
+pub(super) fn power_of_two(byte: u8) -> f32 {
+    f32::from_bits(u32::from(byte).clamp(1, 248) << 23)
+}
+
+/// 2^(127 - byte): exact for every E8M0 byte but 255, which is NaN and counts as 254.
+#[inline(always)]
+pub(super) fn inverse_power_of_two(byte: u8) -> f32 {
+    f32::from_bits(((254 - u32::from(byte).min(254)) << 23).max(1 << 22))
+}
+
+/// Magnitude of an E2M1 code in halves, without a table: 0 1 2 3 4 6 8 12.
+#[inline(always)]
+pub(super) fn halves(code: u32) -> i32 {
+    let m = code & 7;
+    (m + u32::from(m >= 5) + u32::from(m >= 6) + 3 * u32::from(m >= 7)) as i32
+}
+
+/// Sixteen nibbles from eight bytes, the even index in the low one.
+#[inline(always)]
+pub(super) fn unpack(bytes: &[u8; BLOCK / 2]) -> [u32; BLOCK] {
+    let packed = u64::from_le_bytes(*bytes);
+    let mut nibbles = [0; BLOCK];
+    for (half, out) in nibbles.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let word = (packed >> (32 * half)) as u32;
+        for (i, nibble) in out.iter_mut().enumerate() {
+            *nibble = word >> (4 * i) & 15;
+        }
+    }
+    nibbles
+}
+
+/// The low nibbles of sixteen words in eight bytes.
+#[inline(always)]
+pub(super) fn pack(nibbles: &[u32; BLOCK]) -> [u8; BLOCK / 2] {
+    let mut words = [0u32; 2];
+    for (word, part) in words.iter_mut().zip(nibbles.as_chunks::<8>().0) {
+        for (i, nibble) in part.iter().enumerate() {
+            *word |= (nibble & 15) << (4 * i);
+        }
+    }
+    (u64::from(words[0]) | u64::from(words[1]) << 32).to_le_bytes()
+}
+
+/// The remainders of block `index` in their plane: 2 * BITS bytes.
+#[inline(always)]
+pub(super) fn part<const BITS: u32>(plane: &[u8], index: usize) -> &[u8] {
+    let bytes = 2 * BITS as usize;
+    &plane[index * bytes..(index + 1) * bytes]
+}
+
+/// [`part`], to be written.
+#[inline(always)]
+pub(super) fn part_mut<const BITS: u32>(plane: &mut [u8], index: usize) -> &mut [u8] {
+    let bytes = 2 * BITS as usize;
+    &mut plane[index * bytes..(index + 1) * bytes]
+}
+
+/// Sixteen signed remainders of 8, 4 or no bits.
+#[inline(always)]
+pub(super) fn read<const BITS: u32>(bytes: &[u8]) -> [i32; BLOCK] {
+    let mut rest = [0; BLOCK];
+    match BITS {
+        8 => {
+            let bytes: &[u8; BLOCK] = bytes.as_chunks().0.first().expect("sixteen bytes of remainders");
+            for (rest, byte) in rest.iter_mut().zip(bytes) {
+                *rest = i32::from(*byte as i8);
+            }
+        }
+        4 => {
+            let bytes = bytes.as_chunks().0.first().expect("eight bytes of remainders");
+            for (rest, nibble) in rest.iter_mut().zip(unpack(bytes)) {
+                *rest = (nibble as i32) << 28 >> 28;
+            }
+        }
+        0 => {}
+        _ => panic!("a remainder has 8, 4 or no bits"),
+    }
+    rest
+}
+
+/// The bytes of sixteen signed remainders.
+#[inline(always)]
+pub(super) fn write<const BITS: u32>(rest: &[i32; BLOCK], bytes: &mut [u8]) {
+    match BITS {
+        8 => {
+            let bytes: &mut [u8; BLOCK] = bytes.as_chunks_mut().0.first_mut().expect("sixteen bytes");
+            for (byte, rest) in bytes.iter_mut().zip(rest) {
+                *byte = *rest as u8;
+            }
+        }
+        4 => bytes.copy_from_slice(&pack(&rest.map(|rest| rest as u32))),
+        0 => {}
+        _ => panic!("a remainder has 8, 4 or no bits"),
+    }
+}
+
+/// How many nibbles differ.
+#[inline(always)]
+pub(super) fn nibbles_changed(old: &[u8; BLOCK / 2], new: &[u8; BLOCK / 2]) -> u64 {
+    let difference = u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new);
+    let pairs = difference | difference >> 1;
+    u64::from(((pairs | pairs >> 2) & 0x1111_1111_1111_1111).count_ones())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::e2m1;
+
+    #[test]
+    fn whole_numbers_never_move() {
+        for t in -2000..2000 {
+            for bits in [0, 1 << 31, u32::MAX] {
+                assert_eq!(stochastic(t as f32, bits), t);
+                assert_eq!(nearest(t as f32), t);
+            }
+        }
+        assert_eq!(stochastic(FAR, 0), FAR as i32);
+        assert_eq!(stochastic(-FAR, 0), -(FAR as i32));
+    }
+
+    #[test]
+    fn the_share_of_the_upper_neighbour_is_the_fraction() {
+        for (t, floor, ups) in
+            [(2.25, 2, 1 << 22), (-2.25, -3, 3 << 22), (0.5, 0, 1 << 23), (-1e-30, -1, 1 << 24)]
+        {
+            let up = (0..1u32 << 24).filter(|u| stochastic(t, u << 8) == floor + 1).count();
+            assert_eq!(up, ups, "{t}");
+            assert!((0..256).all(|u| [floor, floor + 1].contains(&stochastic(t, u << 24))));
+        }
+    }
+
+    #[test]
+    fn a_tiny_number_is_not_lost() {
+        assert_eq!(stochastic(1e-30, 0), 1);
+        assert_eq!(stochastic(1e-30, 1 << 8), 0);
+    }
+
+    #[test]
+    fn powers_of_two_have_their_inverses() {
+        for byte in 0..255u8 {
+            let exact = 2f64.powi(127 - i32::from(byte));
+            assert_eq!(f64::from(inverse_power_of_two(byte)), exact);
+            assert_eq!(power_of_two(byte), crate::int8_block::decode_scale(byte.clamp(1, 248)));
+        }
+        for (amax, byte) in [(0.0, 1), (127.0, 127), (127.1, 128), (63.6, 127), (63.5, 126), (f32::MAX, 248)]
+        {
+            assert_eq!(exponent_for(amax), byte, "{amax}");
+        }
+    }
+
+    #[test]
+    fn far_numbers_and_nan_are_held() {
+        assert_eq!(hold(f32::INFINITY), FAR);
+        assert_eq!(hold(f32::NEG_INFINITY), -FAR);
+        assert_eq!(hold(f32::NAN), -FAR);
+        assert_eq!(hold(-3.5), -3.5);
+    }
+
+    #[test]
+    fn codes_have_their_magnitudes_and_survive_packing() {
+        let codes: [u32; BLOCK] = std::array::from_fn(|i| (7 * i as u32 + 3) & 15);
+        assert_eq!(unpack(&pack(&codes)), codes);
+        for code in 0..16 {
+            assert_eq!(halves(code) as f32 / 2.0, e2m1::decode(code as u8).abs());
+        }
+        let mut other = codes;
+        other[3] ^= 8;
+        other[12] ^= 5;
+        assert_eq!(nibbles_changed(&pack(&codes), &pack(&other)), 2);
+    }
+}
