@@ -148,7 +148,7 @@ fn room_is_made_without_changing_a_value_or_not_at_all() {
 fn an_nvfp4_tensor_is_its_own_import_with_remainders_of_zero() {
     for width in WIDTHS {
         let mut stored = Stored::zero(256, 0.37, width);
-        stored.codes.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8 * 37);
+        stored.codes.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 37) as u8);
         stored.scales.iter_mut().enumerate().for_each(|(i, byte)| *byte = 8 * i as u8 + 5);
         assert_eq!(stored.decode(), stored.forward());
         let before = stored.clone();

@@ -146,6 +146,15 @@ mod tests {
     }
 
     #[test]
+    fn many_words_are_those_of_single_elements() {
+        let (draws, stream) = (Draws::new(5, 6, 7, Purpose::Moment), Draws::stream(5, 6, 7, Purpose::Moment));
+        let first = (1 << 34) - 96;
+        let mut words = [0; 260];
+        draws.fill(first, &mut words);
+        assert!((first..).zip(words).all(|(element, word)| word == stream.bits(element)));
+    }
+
+    #[test]
     fn each_purpose_has_its_own_bits() {
         let block = |purpose| Draws::new(1, 2, 3, purpose).block(0);
         assert_ne!(block(Purpose::Weight), block(Purpose::Moment));
