@@ -8,12 +8,12 @@
 //! accumulates. k = c * 2^n + r is a whole number of units; an update moves it by delta / unit,
 //! rounded stochastically, and k splits into the nearest code and what remains, ties upwards. The
 //! split is unique, so an unmoved k keeps its bytes. With n = 0 there is no remainder: the code itself
-//! is rounded stochastically, in units of 1/64 to 1/127 of the block's largest.
+//! is rounded stochastically.
 //!
-//! **How many bits.** A nibble here (units of the largest / 1016 to / 2032) is finer than the
-//! byte beside an NVFP4 plane (the largest / 768), no remainder is finer than the nibble there (/ 48).
-//! So n = 4 belongs to the default recipe, n = 0 to the lean one, at the same bytes per
-//! parameter as the matrices have.
+//! **How many bits.** Units of a nibble (the block's largest / 768 to / 2032) are no coarser than those of
+//! the byte beside an NVFP4 plane (/ 704 to / 832); units without a remainder (/ 48 to / 127) than those
+//! of the nibble there (/ 44 to / 52). So n = 4 belongs to the default recipe and n = 0 to the lean one,
+//! at the bytes per parameter that the matrices have.
 //!
 //! **The exponent is sticky**: raised when the block's largest exceeds 127 units of code, lowered when
 //! it is below 48; the new one is the smallest, at least 1, under which the largest is at most 127.
@@ -24,7 +24,7 @@
 //! **Edges**: a block whose exponent is 255 (NaN), or whose update is not finite, is left alone and
 //! counted.
 
-use super::draw::Draws;
+use super::draw::{Draws, each_moving_block};
 use super::{BLOCK, Tally, units};
 use crate::int8_block;
 
@@ -247,15 +247,10 @@ fn decode_blocks<const BITS: u32>(codes: &[i8], scales: &[u8], remainders: &[u8]
 #[inline(always)]
 fn update_blocks<const BITS: u32>(row: Row<'_>, delta: &[f32], draws: &Draws, first: u64) -> Tally {
     check(delta.len(), row.codes.len(), row.scales.len(), row.remainders.len(), BITS);
-    assert_eq!(first % BLOCK as u64, 0, "a row begins with a block");
-    let mut tally = Tally::default();
-    let planes = row.codes.as_chunks_mut().0.iter_mut().zip(row.scales.iter_mut());
-    for (i, (delta, (codes, scale))) in delta.as_chunks().0.iter().zip(planes).enumerate() {
-        if units::any(delta) {
-            let bits = draws.block(first + (i * BLOCK) as u64);
-            let remainder = units::part_mut::<BITS>(row.remainders, i);
-            tally.add(update_block::<BITS>(Block { codes, scale, remainder }, delta, &bits));
-        }
-    }
-    tally
+    let codes = row.codes.as_chunks_mut().0;
+    each_moving_block(draws, first, delta, |index, delta, bits| {
+        let remainder = units::part_mut::<BITS>(row.remainders, index);
+        let block = Block { codes: &mut codes[index], scale: &mut row.scales[index], remainder };
+        update_block::<BITS>(block, delta, bits)
+    })
 }

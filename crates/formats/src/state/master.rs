@@ -3,7 +3,7 @@
 //! bf16: the low 16 bits of the sum are cut off after 16 random bits were added to them, so the mean is
 //! the sum. Numbers on the grid never move; a zero update changes no bit.
 
-use super::draw::Draws;
+use super::draw::{Draws, each_moving_block};
 use super::{BLOCK, Tally, units};
 
 /// How wide weights are stored.
@@ -49,18 +49,9 @@ pub fn update_bf16(w: &mut [u16; BLOCK], delta: &[f32; BLOCK], bits: &[u32; BLOC
 /// # Panics
 /// When the row is no whole number of blocks, `delta` has another length, or `first` begins no block.
 pub fn update_bf16_row(w: &mut [u16], delta: &[f32], draws: &Draws, first: u64) -> Tally {
-    assert_eq!(w.len() % BLOCK, 0, "a row is whole blocks");
     assert_eq!(w.len(), delta.len(), "delta");
-    assert_eq!(first % BLOCK as u64, 0, "a row begins with a block");
-    let mut tally = Tally::default();
-    let mut element = first;
-    for (w, delta) in w.as_chunks_mut().0.iter_mut().zip(delta.as_chunks().0) {
-        if units::any(delta) {
-            tally.add(update_bf16(w, delta, &draws.block(element)));
-        }
-        element += BLOCK as u64;
-    }
-    tally
+    let blocks = w.as_chunks_mut().0;
+    each_moving_block(draws, first, delta, |index, delta, bits| update_bf16(&mut blocks[index], delta, bits))
 }
 
 /// w += delta in f32. A block that would not be finite is left alone and counted.

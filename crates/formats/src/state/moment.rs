@@ -10,7 +10,7 @@
 //! step would take a second pass over the tensor and tie every block to all others. E4M3 alone spans
 //! 18 binades. Six exponent bits span 64, from 3.5e-15 to 5.7e4 (so |m| up to 3.4e5), and a block
 //! needs no other number. Two mantissa bits, always rounded up so that nothing is clipped, make
-//! the grid at most a quarter coarser than the ideal scale, 11% on average (E8M0: 39%).
+//! the grid at most a quarter coarser than the ideal scale, 10% on average (E8M0: twice, 44%).
 //!
 //! **Never to nearest**: 0.9 m would round back to m and the moment would run away. With stochastic
 //! rounding the mean is m, however small: a number far below the grid is rarely a large one.
@@ -20,7 +20,6 @@
 //! lies beyond the largest scale saturate.
 
 use super::{BLOCK, units};
-use crate::e2m1;
 
 /// How first moments are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,14 +113,13 @@ pub fn encode_eight(m: &[f32; BLOCK], bits: &[u32; BLOCK], codes: &mut [i8; BLOC
 /// Largest magnitude, the largest finite number at most; NaN counts as zero.
 #[inline(always)]
 fn finite_amax(m: &[f32; BLOCK]) -> f32 {
-    let mut amax = 0.0f32;
-    for value in m {
-        let a = value.abs();
-        let a = if a < f32::MAX { a } else { f32::MAX };
-        let a = if value.is_nan() { 0.0 } else { a };
-        amax = if a > amax { a } else { amax };
-    }
-    amax
+    let largest = units::largest_bits(m);
+    if largest < 0x7F80_0000 { f32::from_bits(largest) } else { amax_without_nan(m) }
+}
+
+#[cold]
+fn amax_without_nan(m: &[f32; BLOCK]) -> f32 {
+    m.iter().fold(0.0f32, |amax, m| amax.max(m.abs())).min(f32::MAX)
 }
 
 /// `rounding::stochastic_e2m1` without a table.
@@ -130,15 +128,16 @@ fn stochastic_code(x: f32, bits: u32) -> u32 {
     let a = x.abs();
     let a = if a < 6.0 { a } else { 6.0 };
     let a = if x.is_nan() { 0.0 } else { a };
-    let (step, inverse_step) = if a < 2.0 {
-        (0.5, 2.0)
+    // Steps of 0.5, 1 and 2; from one to the next, codes run two ahead of the steps.
+    let (per_step, ahead) = if a < 2.0 {
+        (2.0, 0)
     } else if a < 4.0 {
-        (1.0, 1.0)
+        (1.0, 2)
     } else {
-        (2.0, 0.5)
+        (0.5, 4)
     };
-    let rounded = units::stochastic(a * inverse_step, bits) as f32 * step;
-    e2m1::encode_lane(rounded) | x.to_bits() >> 28 & 8
+    let steps = units::stochastic(a * per_step, bits);
+    (steps + ahead) as u32 | x.to_bits() >> 28 & 8
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 //! column sums. To be independent of threads, cut rows into chunks of a fixed number, give each chunk
 //! its own column sums, and add these in the order of the chunks.
 
-use super::{Average, BLOCK};
+use super::{Average, BLOCK, units};
 
 /// Smallest v: far below any eps^2 that matters, but a square root may be divided by.
 pub const FLOOR: f32 = 1e-30;
@@ -62,7 +62,7 @@ pub fn add_squares(g: &[f32], columns: &mut [f32]) -> f32 {
             lanes[i] += square;
         }
     }
-    fold(lanes)
+    units::fold(lanes, |a, b| a + b)
 }
 
 /// Sum of the squares of a row: what [`add_squares`] returns.
@@ -78,17 +78,7 @@ pub fn sum_of_squares(g: &[f32]) -> f32 {
             lanes[i] += g[i] * g[i];
         }
     }
-    fold(lanes)
-}
-
-#[inline(always)]
-fn fold(mut lanes: [f32; BLOCK]) -> f32 {
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            lanes[i] += lanes[i + half];
-        }
-    }
-    lanes[0]
+    units::fold(lanes, |a, b| a + b)
 }
 
 /// Adds one chunk's column sums to the total; call it in the order of the chunks.

@@ -40,20 +40,24 @@ pub(super) fn hold(t: f32) -> f32 {
     if t < FAR { t } else { FAR }
 }
 
+/// All sixteen joined into one, halves onto halves: a chain of maxima or sums would stay scalar.
+#[inline(always)]
+pub(super) fn fold<T: Copy>(x: [T; BLOCK], join: impl Fn(T, T) -> T) -> T {
+    let eight: [T; 8] = std::array::from_fn(|i| join(x[i], x[i + 8]));
+    let four: [T; 4] = std::array::from_fn(|i| join(eight[i], eight[i + 4]));
+    join(join(four[0], four[2]), join(four[1], four[3]))
+}
+
 /// The bits of the largest magnitude: 0x7F80_0000 or more when a number is not finite.
 #[inline(always)]
 pub(super) fn largest_bits(x: &[f32; BLOCK]) -> u32 {
-    let mut largest = 0;
-    for value in x {
-        largest = largest.max(value.to_bits() & 0x7FFF_FFFF);
-    }
-    largest
+    fold(x.map(|x| x.to_bits() & 0x7FFF_FFFF), u32::max)
 }
 
 /// Whether a number is not zero.
 #[inline(always)]
 pub(super) fn any(x: &[f32; BLOCK]) -> bool {
-    largest_bits(x) != 0
+    fold(x.map(f32::to_bits), |a, b| a | b) << 1 != 0
 }
 
 /// Smallest exponent byte e for which `amax` is at most 127 * 2^(e - 127); 1 to 248, the last for which
@@ -100,13 +104,11 @@ pub(super) fn unpack(bytes: &[u8; BLOCK / 2]) -> [u32; BLOCK] {
 /// The low nibbles of sixteen words in eight bytes.
 #[inline(always)]
 pub(super) fn pack(nibbles: &[u32; BLOCK]) -> [u8; BLOCK / 2] {
-    let mut words = [0u32; 2];
-    for (word, part) in words.iter_mut().zip(nibbles.as_chunks::<8>().0) {
-        for (i, nibble) in part.iter().enumerate() {
-            *word |= (nibble & 15) << (4 * i);
-        }
+    let mut bytes = [0; BLOCK / 2];
+    for (byte, [even, odd]) in bytes.iter_mut().zip(nibbles.as_chunks().0) {
+        *byte = (even & 15 | odd << 4) as u8;
     }
-    (u64::from(words[0]) | u64::from(words[1]) << 32).to_le_bytes()
+    bytes
 }
 
 /// The remainders of block `index` in their plane: 2 * BITS bytes.

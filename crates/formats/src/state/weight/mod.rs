@@ -38,7 +38,7 @@
 
 mod block;
 
-use super::draw::Draws;
+use super::draw::{Draws, each_moving_block};
 use super::{BLOCK, Tally, units};
 use crate::{e4m3, nvfp4};
 
@@ -209,17 +209,10 @@ fn update_blocks<const BITS: u32>(
     first: u64,
 ) -> Tally {
     check(delta.len(), row.codes.len(), row.scales.len(), row.remainders.len(), BITS);
-    assert_eq!(first % BLOCK as u64, 0, "a row begins with a block");
-    let mut tally = Tally::default();
-    let planes = row.codes.as_chunks_mut().0.iter_mut().zip(row.scales.iter_mut());
-    let planes = planes.zip(row.remainders.chunks_exact_mut(2 * BITS as usize));
-    let mut element = first;
-    for (delta, ((codes, scale), remainder)) in delta.as_chunks().0.iter().zip(planes) {
-        if units::any(delta) {
-            let bits = draws.block(element);
-            tally.add(update_block::<BITS>(Block { codes, scale, remainder }, tensor_scale, delta, &bits));
-        }
-        element += BLOCK as u64;
-    }
-    tally
+    let codes = row.codes.as_chunks_mut().0;
+    each_moving_block(draws, first, delta, |index, delta, bits| {
+        let remainder = units::part_mut::<BITS>(row.remainders, index);
+        let block = Block { codes: &mut codes[index], scale: &mut row.scales[index], remainder };
+        update_block::<BITS>(block, tensor_scale, delta, bits)
+    })
 }
