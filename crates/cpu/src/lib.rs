@@ -292,7 +292,7 @@ impl Backend for Cpu {
         attend::forward(self, q, cache, sight, out)
     }
 
-    fn attend_gradient(&mut self, of: &Attention, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
+    fn attend_gradient(&mut self, of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
         attend::gradient::run(self, of, dout, dq, dk, dv)
     }
 

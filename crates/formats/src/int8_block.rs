@@ -70,12 +70,13 @@ fn encode_block(x: &[f32; BLOCK]) -> ([i8; BLOCK], u8) {
         return ([0; BLOCK], NAN_SCALE);
     }
     // The sum carries into the exponent from mantissa 127.5 / 64 on, where 127 is no longer enough.
-    let exponent = ((largest + 0x1_0000) >> 23).saturating_sub(6).max(1);
+    // At 249 a code of 64 would already be infinite: the largest numbers there are saturate instead.
+    let exponent = ((largest + 0x1_0000) >> 23).saturating_sub(6).clamp(1, 248);
     let inverse = f32::from_bits((254 - exponent) << 23);
     let mut codes = [0; BLOCK];
     for (code, value) in codes.iter_mut().zip(x) {
         // 1.5 * 2^23 has steps of 1: the sum's low byte is the integer, rounded to even.
-        *code = (value * inverse + 12_582_912.0).to_bits() as i8;
+        *code = ((value * inverse).clamp(-127.0, 127.0) + 12_582_912.0).to_bits() as i8;
     }
     (codes, exponent as u8)
 }
@@ -103,7 +104,7 @@ mod tests {
         assert_eq!(encode(&[-127.49]), (vec![-127], vec![127]));
         assert_eq!(encode(&[127.5]), (vec![64], vec![128]));
         assert_eq!(encode(&[1.0]), (vec![64], vec![121]));
-        assert_eq!(encode(&[f32::MAX]), (vec![64], vec![249]));
+        assert_eq!(encode(&[f32::MAX]), (vec![127], vec![248]));
     }
 
     #[test]

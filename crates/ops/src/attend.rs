@@ -107,7 +107,7 @@ pub fn forward(
 }
 
 /// The shapes that fit the gradient.
-pub fn check_gradient(of: &Attention, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
+pub fn check_gradient(of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
     let shape = |a: Rows| (a.rows, a.columns);
     let (q, k) = (of.q, of.k);
     let fits = of.head_dim > 0
@@ -118,7 +118,9 @@ pub fn check_gradient(of: &Attention, dout: Rows, dq: Rows, dk: Rows, dv: Rows) 
         && q.rows == k.rows
         && [dout, dq].iter().all(|a| shape(*a) == shape(q))
         && [of.v, dk, dv].iter().all(|a| shape(*a) == shape(k))
-        && of.window != Some(0);
+        && of.window != Some(0)
+        && of.samples.iter().all(|sample| sample.start <= sample.end && sample.end <= q.rows)
+        && of.samples.windows(2).all(|pair| pair[0].end <= pair[1].start);
     check(fits, "attend_gradient", || {
         format!(
             "q {}x{}, k {}x{}, v {}x{}, heads of {}, dout {}x{}, dq {}x{}, dk {}x{}, dv {}x{}",
@@ -254,8 +256,17 @@ fn check_gradients<B: Backend>(
     let (wide, narrow) = (heads * head_dim, kv_heads * head_dim);
     let q: Vec<f32> = numbers(1, tokens * wide).iter().map(|x| x * 3.0).collect();
     let (k, v, dy) = (numbers(2, tokens * narrow), numbers(3, tokens * narrow), numbers(4, tokens * wide));
-    let want = gradient((&q, &k, &v, &dy), (heads, kv_heads, head_dim), window, exact);
+    // Two samples, which do not see each other.
+    let samples = [0..tokens / 3, tokens / 3..tokens];
+    let mut want = [const { Vec::new() }; 3];
+    for sample in &samples {
+        let part = |x: &'_ [f32], width: usize| x[sample.start * width..sample.end * width].to_vec();
+        let (q, k, v, dy) = (part(&q, wide), part(&k, narrow), part(&v, narrow), part(&dy, wide));
+        let of_sample = gradient((&q, &k, &v, &dy), (heads, kv_heads, head_dim), window, exact);
+        want.iter_mut().zip(of_sample).for_each(|(want, part)| want.extend(part));
+    }
     let of = Attention {
+        samples: &samples,
         q: bench.rows(tokens, wide, &q),
         k: bench.rows(tokens, narrow, &k),
         v: bench.rows(tokens, narrow, &v),

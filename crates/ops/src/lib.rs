@@ -63,9 +63,11 @@ pub struct Sight {
     pub window: Option<usize>,
 }
 
-/// A sample's attention as training keeps it: queries and keys after rope.
+/// Attention of samples as training keeps it: queries and keys after rope.
 #[derive(Clone, Copy, Debug)]
-pub struct Attention {
+pub struct Attention<'a> {
+    /// Rows of the samples; tokens see those of their own sample.
+    pub samples: &'a [std::ops::Range<usize>],
     /// `[t, heads * head_dim]`
     pub q: Rows,
     /// `[t, kv_heads * head_dim]`
@@ -136,8 +138,8 @@ pub trait Backend {
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()>;
     /// out[t, h] = sum_j softmax_j(q[t, h] . k[j, h/group] / sqrt(head_dim)) v[j, h/group]. Out may be narrow.
     fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()>;
-    /// Gradients of a sample's queries, keys and values. See `attend`.
-    fn attend_gradient(&mut self, of: &Attention, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()>;
+    /// Gradients of the samples' queries, keys and values. See `attend`.
+    fn attend_gradient(&mut self, of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()>;
     /// out[t, c] = x[t, c]
     fn copy(&mut self, x: Rows, out: Rows) -> Result<()>;
     /// out[t, c] += x[t, c]

@@ -144,9 +144,20 @@ pub fn row(
     let mut tally = Tally::default();
     let blocks = g.len() / BLOCK;
     let recipe = step.recipe;
-    let (codes, scales) = moments.split_at_mut(blocks * (recipe.moment.block_bytes() - scale_bytes(recipe.moment)));
+    let codes = blocks * (recipe.moment.block_bytes() - scale_bytes(recipe.moment));
+    let (codes, scales) = moments.split_at_mut(codes);
+    // Words are drawn by the hundred: one after the other they cost more than all the rest.
+    let mut words = [[0u32; WORDS]; 2];
     for (index, g) in g.as_chunks::<BLOCK>().0.iter().enumerate() {
-        let element = first + (index * BLOCK) as u64;
+        let word = index * BLOCK % WORDS;
+        if word == 0 {
+            let count = WORDS.min((blocks - index) * BLOCK);
+            let element = first + (index * BLOCK) as u64;
+            for (words, draws) in words.iter_mut().zip(draws) {
+                draws.fill(element, &mut words[..count]);
+            }
+        }
+        let luck = |which: usize| -> &[u32; BLOCK] { words[which][word..].first_chunk().expect("whole blocks") };
         let v = match second {
             RowSecond::Factored(factor, columns) => {
                 let columns: &[f32; BLOCK] = columns[index * BLOCK..].first_chunk().expect("whole blocks");
@@ -154,20 +165,19 @@ pub fn row(
             }
             RowSecond::PerRow(row) => second::per_row(row),
         };
-        let m = moment_block(recipe.moment, codes, scales, index, g, element, step, &draws[1]);
-        let at = index * BLOCK;
+        let m = moment_block(recipe.moment, codes, scales, index, g, step, luck(1));
         tally.add(match &mut weights {
             RowWeights::Nvfp4(row, global) => match recipe.weight {
-                weight::Remainder::Byte => nvfp4_block::<8>(row, *global, index, &m, &v, element, step, &draws[0]),
-                weight::Remainder::Nibble => nvfp4_block::<4>(row, *global, index, &m, &v, element, step, &draws[0]),
+                weight::Remainder::Byte => nvfp4_block::<8>(row, *global, index, &m, &v, step, luck(0)),
+                weight::Remainder::Nibble => nvfp4_block::<4>(row, *global, index, &m, &v, step, luck(0)),
             },
             RowWeights::Int8(row) => match recipe.table {
-                int8::Remainder::Byte => int8_block::<8>(row, index, &m, &v, element, step, &draws[0]),
-                int8::Remainder::Nibble => int8_block::<4>(row, index, &m, &v, element, step, &draws[0]),
-                int8::Remainder::None => int8_block::<0>(row, index, &m, &v, element, step, &draws[0]),
+                int8::Remainder::Byte => int8_block::<8>(row, index, &m, &v, step, luck(0)),
+                int8::Remainder::Nibble => int8_block::<4>(row, index, &m, &v, step, luck(0)),
+                int8::Remainder::None => int8_block::<0>(row, index, &m, &v, step, luck(0)),
             },
             RowWeights::F32(row) => {
-                let w: &mut [f32; BLOCK] = row[at..].first_chunk_mut().expect("whole blocks");
+                let w: &mut [f32; BLOCK] = row[index * BLOCK..].first_chunk_mut().expect("whole blocks");
                 let delta = step.adamw.delta(&m, &v, w);
                 for i in 0..BLOCK {
                     w[i] += delta[i];
@@ -178,6 +188,9 @@ pub fn row(
     }
     tally
 }
+
+/// Random words drawn at a time.
+const WORDS: usize = 256;
 
 const fn scale_bytes(moment: Moment) -> usize {
     match moment {
@@ -195,9 +208,8 @@ fn moment_block(
     scales: &mut [u8],
     index: usize,
     g: &[f32; BLOCK],
-    element: u64,
     step: &Step,
-    draws: &Draws,
+    luck: &[u32; BLOCK],
 ) -> [f32; BLOCK] {
     const WHOLE: &str = "whole blocks";
     match kind {
@@ -205,7 +217,7 @@ fn moment_block(
             let codes = codes[index * BLOCK / 2..].first_chunk_mut().expect(WHOLE);
             let mut m = moment::decode_four(codes, scales[index]);
             step.adamw.first(&mut m, g);
-            moment::encode_four(&m, &draws.block(element), codes, &mut scales[index]);
+            moment::encode_four(&m, luck, codes, &mut scales[index]);
             m
         }
         Moment::Eight => {
@@ -213,7 +225,7 @@ fn moment_block(
             let mut signed = bytes.map(|byte| byte as i8);
             let mut m = moment::decode_eight(&signed, scales[index]);
             step.adamw.first(&mut m, g);
-            moment::encode_eight(&m, &draws.block(element), &mut signed, &mut scales[index]);
+            moment::encode_eight(&m, luck, &mut signed, &mut scales[index]);
             *bytes = signed.map(|code| code as u8);
             m
         }
@@ -240,9 +252,8 @@ fn nvfp4_block<const BITS: u32>(
     index: usize,
     m: &[f32; BLOCK],
     v: &[f32; BLOCK],
-    element: u64,
     step: &Step,
-    draws: &Draws,
+    luck: &[u32; BLOCK],
 ) -> Tally {
     let codes: &mut [u8; BLOCK / 2] = row.codes[index * BLOCK / 2..].first_chunk_mut().expect("whole blocks");
     let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
@@ -250,7 +261,7 @@ fn nvfp4_block<const BITS: u32>(
     let w = weight::decode_block::<BITS>(codes, *scale, remainder, global);
     let delta = step.adamw.delta(m, v, &w);
     let block = weight::Block { codes, scale, remainder };
-    weight::update_block::<BITS>(block, global, &delta, &draws.block(element))
+    weight::update_block::<BITS>(block, global, &delta, luck)
 }
 
 #[inline(always)]
@@ -259,16 +270,15 @@ fn int8_block<const BITS: u32>(
     index: usize,
     m: &[f32; BLOCK],
     v: &[f32; BLOCK],
-    element: u64,
     step: &Step,
-    draws: &Draws,
+    luck: &[u32; BLOCK],
 ) -> Tally {
     let codes: &mut [i8; BLOCK] = row.codes[index * BLOCK..].first_chunk_mut().expect("whole blocks");
     let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
     let remainder = &mut row.remainders[index * bytes..][..bytes];
     let w = int8::decode_block::<BITS>(codes, *scale, remainder);
     let delta = step.adamw.delta(m, v, &w);
-    int8::update_block::<BITS>(int8::Block { codes, scale, remainder }, &delta, &draws.block(element))
+    int8::update_block::<BITS>(int8::Block { codes, scale, remainder }, &delta, luck)
 }
 
 /// A vector of f32 learns; m and v are f32 too.

@@ -25,6 +25,7 @@ pub(crate) fn scratch(tokens: usize, head_dim: usize) -> usize {
 }
 
 /// One call, with its pointers.
+#[derive(Clone, Copy)]
 struct Task {
     q: Place<f32>,
     k: Place<f32>,
@@ -33,7 +34,6 @@ struct Task {
     dq: Place<f32>,
     dk: Place<f32>,
     dv: Place<f32>,
-    tokens: usize,
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
@@ -53,20 +53,55 @@ pub(crate) fn run(cpu: &mut Cpu, of: &Attention, dout: Rows, dq: Rows, dk: Rows,
         dq: rows(dq)?,
         dk: rows(dk)?,
         dv: rows(dv)?,
-        tokens: of.q.rows,
         heads: of.q.columns / of.head_dim,
         kv_heads: of.k.columns / of.head_dim,
         head_dim: of.head_dim,
         window: of.window,
         exact: of.exact,
     };
-    let scratch = cpu.scratch((0, scratch(of.q.rows, of.head_dim)), OP)?;
+    let longest = of.samples.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+    let scratch = cpu.scratch((0, scratch(longest, of.head_dim)), OP)?;
     let isa = cpu.isa;
-    cpu.pool.run(task.kv_heads, &|kv, thread| {
-        // A head of keys has outputs of its own, and so have its queries.
-        head(isa, &task, kv, scratch.of_thread(thread).cast());
+    cpu.pool.run(of.samples.len() * task.kv_heads, &|chunk, thread| {
+        // A sample's head of keys has outputs of its own, and so have its queries.
+        let sample = task.of(&of.samples[chunk / task.kv_heads]);
+        head(isa, &sample, chunk % task.kv_heads, scratch.of_thread(thread).cast());
     });
     Ok(())
+}
+
+/// One sample of it.
+struct Sample {
+    task: Task,
+    tokens: usize,
+}
+
+impl std::ops::Deref for Sample {
+    type Target = Task;
+
+    fn deref(&self) -> &Task {
+        &self.task
+    }
+}
+
+impl Task {
+    /// The same with the places where a sample's rows begin.
+    fn of(&self, rows: &std::ops::Range<usize>) -> Sample {
+        let (wide, narrow) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        // SAFETY: `attend::check_gradient` saw that the rows exist.
+        let at = |place: Place<f32>, width: usize| Place(unsafe { place.pointer().add(rows.start * width) });
+        let task = Task {
+            q: at(self.q, wide),
+            k: at(self.k, narrow),
+            v: at(self.v, narrow),
+            dout: at(self.dout, wide),
+            dq: at(self.dq, wide),
+            dk: at(self.dk, narrow),
+            dv: at(self.dv, narrow),
+            ..*self
+        };
+        Sample { task, tokens: rows.len() }
+    }
 }
 
 /// Gives out scratch.
@@ -120,7 +155,7 @@ fn product(x: &[f32], panels: &[f32], out: &mut [f32]) {
     }
 }
 
-impl Task {
+impl Sample {
     /// Rows `first..` of a head into `[count][width]`, rounded, padded with zeros.
     ///
     /// # Safety
@@ -148,7 +183,7 @@ impl Task {
 
 for_isa! {
 /// One head of keys and values with all its queries.
-fn head(task: &Task, kv: usize, scratch: Place<f32>) {
+fn head(task: &Sample, kv: usize, scratch: Place<f32>) {
     let (padded, width) = (task.tokens.next_multiple_of(KEYS), Cache::padded_head(task.head_dim));
     let (group_size, head_dim) = (task.heads / task.kv_heads, task.head_dim);
     let scale = 1.0 / (head_dim as f32).sqrt();

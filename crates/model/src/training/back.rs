@@ -1,6 +1,8 @@
 //! A layer backwards: computed again from its input, then the stages in mirrored order. The
 //! gradient of what leaves the layer becomes the gradient of what entered it, in one buffer.
 
+use std::ops::Range;
+
 use halfbyte_checkpoint::{LayerTensor, TensorName};
 use halfbyte_ops::{Attention, Backend, CacheFormat, Matrix, Rows, Vector, WeightFormat};
 use halfbyte_plan::Value;
@@ -113,18 +115,17 @@ impl<B: Backend> Training<B> {
         let mut dq = self.rows(Value::DQ, tokens, at.q.columns);
         let mut dk = self.rows(Value::DK, tokens, at.k.columns);
         let dv = self.rows(Value::DV, tokens, at.v.columns);
-        for sample in &pass.samples {
-            let of = |x: Rows| x.slice(sample.rows.start, sample.rows.len());
-            let attention = Attention {
-                q: of(at.q),
-                k: of(at.k),
-                v: of(at.v),
-                head_dim: pass.head_dim,
-                window: w.window,
-                exact: w.cache.format == CacheFormat::F32,
-            };
-            self.backend.attend_gradient(&attention, of(d_attended), of(dq), of(dk), of(dv))?;
-        }
+        let samples: Vec<Range<usize>> = pass.samples.iter().map(|sample| sample.rows.clone()).collect();
+        let attention = Attention {
+            samples: &samples,
+            q: at.q,
+            k: at.k,
+            v: at.v,
+            head_dim: pass.head_dim,
+            window: w.window,
+            exact: w.cache.format == CacheFormat::F32,
+        };
+        self.backend.attend_gradient(&attention, d_attended, dq, dk, dv)?;
         self.backend.rope_gradient(dq, pass.head_dim, at.turns)?;
         self.backend.rope_gradient(dk, pass.head_dim, at.turns)?;
         if let (Some(q_norm), Some(k_norm)) = (w.q_norm, w.k_norm) {
