@@ -5,7 +5,7 @@ mod program;
 
 use std::path::PathBuf;
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "",
     "inspect",
     "convert",
@@ -20,6 +20,7 @@ const COMMANDS: [&str; 15] = [
     "data",
     "data inspect",
     "data generate",
+    "train",
     "bench",
 ];
 

@@ -15,9 +15,9 @@ mod pool;
 mod row_gradients;
 mod rows;
 mod system;
-mod update;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
+mod update;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
@@ -25,8 +25,8 @@ use halfbyte_ops::error::check;
 use halfbyte_ops::tensor::BLOCK;
 use halfbyte_ops::update::{Kept, Second, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight, WeightFormat,
-    WeightRows,
+    Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
+    WeightFormat, WeightRows,
 };
 
 pub use isa::Isa;
@@ -292,7 +292,14 @@ impl Backend for Cpu {
         attend::forward(self, q, cache, sight, out)
     }
 
-    fn attend_gradient(&mut self, of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
+    fn attend_gradient(
+        &mut self,
+        of: &Attention<'_>,
+        dout: Rows,
+        dq: Rows,
+        dk: Rows,
+        dv: Rows,
+    ) -> Result<()> {
         attend::gradient::run(self, of, dout, dq, dk, dv)
     }
 

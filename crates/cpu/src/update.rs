@@ -3,10 +3,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use halfbyte_formats::state::draw::Draws;
 use halfbyte_formats::state::{Average, BLOCK, Tally, int8, second, weight};
 use halfbyte_ops::tensor::PANEL;
-use halfbyte_ops::update::{self, Kept, RowSecond, RowWeights, Second, Step};
+use halfbyte_ops::update::{self, Kept, Moving, RowSecond, RowWeights, Second, Step};
 use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
 use crate::arena::Place;
@@ -16,8 +15,8 @@ use crate::{Cpu, panel};
 const OP: &str = "update";
 
 for_isa! {
-fn learn(weights: RowWeights<'_>, moments: &mut [u8], second: RowSecond<'_>, g: &[f32], first: u64, step: &Step, draws: &[Draws; 2]) -> Tally {
-    update::row(weights, moments, second, g, first, step, draws)
+fn learn(weights: RowWeights<'_>, moments: &mut [u8], second: RowSecond<'_>, g: &[f32], first: u64, moving: &Moving<'_>) -> Tally {
+    update::row(weights, moments, second, g, first, moving)
 }
 }
 for_isa! { fn squares(g: &[f32]) -> f32 { second::sum_of_squares(g) } }
@@ -78,13 +77,15 @@ pub(crate) fn weight(
     };
     let (isa, scratch) = (cpu.isa, cpu.scratch((0, scratch(of.columns)), OP)?);
     let mean = follow(cpu, &task, gradient, kind, step.average);
-    let draws = step.draws();
+    let moving = Moving::new(step);
     let counts = [const { AtomicU64::new(0) }; 4];
     cpu.pool.run(gradient.rows.div_ceil(PANEL), &|chunk, thread| {
         let mut tally = Tally::default();
         for index in chunk * PANEL..gradient.rows.min((chunk + 1) * PANEL) {
             // SAFETY: a row is learnt by one thread; scratch is this thread's.
-            tally.add(unsafe { row(isa, &task, index, kind, mean, step, &draws, scratch.of_thread(thread)) });
+            tally.add(unsafe {
+                row(isa, &task, index, kind, mean, (step, &moving), scratch.of_thread(thread))
+            });
         }
         let parts = [tally.changed, tally.rescaled, tally.saturated, tally.refused];
         for (count, part) in counts.iter().zip(parts) {
@@ -147,15 +148,13 @@ fn padded_squares(g: &[f32]) -> f32 {
 
 /// # Safety
 /// This thread alone touches the row and `scratch`.
-#[allow(clippy::too_many_arguments)] // which row, what moves it, where
 unsafe fn row(
     isa: crate::Isa,
     task: &Task<'_>,
     index: usize,
     kind: Second,
     mean: f32,
-    step: &Step,
-    draws: &[Draws; 2],
+    (step, moving): (&Step, &Moving<'_>),
     scratch: Place<u8>,
 ) -> Tally {
     let (of, width, columns) = (task.of, task.width, task.of.columns);
@@ -187,7 +186,7 @@ unsafe fn row(
                 panel::take_row(of, memory, number, codes, scales);
                 let global = panel::scale(of, memory);
                 let weights = RowWeights::Nvfp4(weight::Row { codes, scales, remainders }, global);
-                let tally = learn(isa, weights, moments, second, g, first, step, draws);
+                let tally = learn(isa, weights, moments, second, g, first, moving);
                 panel::put_row(of, task.memory, number, codes, scales);
                 tally
             }
@@ -196,7 +195,7 @@ unsafe fn row(
                 panel::take_row(of, memory, number, codes, scales);
                 let signed = Place(codes.as_mut_ptr().cast::<i8>()).slice_mut(0, width);
                 let weights = RowWeights::Int8(int8::Row { codes: signed, scales, remainders });
-                let tally = learn(isa, weights, moments, second, g, first, step, draws);
+                let tally = learn(isa, weights, moments, second, g, first, moving);
                 panel::put_row(of, task.memory, number, codes, scales);
                 tally
             }
@@ -204,7 +203,7 @@ unsafe fn row(
                 let values = rest.cast::<f32>().slice_mut(0, width);
                 values.fill(0.0);
                 panel::read_row(of, memory, number, &mut values[..columns]);
-                let tally = learn(isa, RowWeights::F32(values), moments, second, g, first, step, draws);
+                let tally = learn(isa, RowWeights::F32(values), moments, second, g, first, moving);
                 panel::put_values(of, task.memory, number, &values[..columns]);
                 tally
             }

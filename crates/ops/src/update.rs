@@ -103,11 +103,18 @@ pub struct Step {
     pub tensor: u64,
 }
 
-impl Step {
-    /// The random words of this tensor at this step.
-    pub fn draws(&self) -> [Draws; 2] {
-        let draws = |purpose| Draws::new(self.seed, self.step, self.tensor, purpose);
-        [draws(Purpose::Weight), draws(Purpose::Moment)]
+/// A step with its random words.
+pub struct Moving<'a> {
+    step: &'a Step,
+    weight: Draws,
+    moment: Draws,
+}
+
+impl<'a> Moving<'a> {
+    /// The words of this tensor at this step.
+    pub fn new(step: &'a Step) -> Moving<'a> {
+        let draws = |purpose| Draws::new(step.seed, step.step, step.tensor, purpose);
+        Moving { step, weight: draws(Purpose::Weight), moment: draws(Purpose::Moment) }
     }
 }
 
@@ -138,9 +145,9 @@ pub fn row(
     second: RowSecond<'_>,
     g: &[f32],
     first: u64,
-    step: &Step,
-    draws: &[Draws; 2],
+    moving: &Moving<'_>,
 ) -> Tally {
+    let step = moving.step;
     let mut tally = Tally::default();
     let blocks = g.len() / BLOCK;
     let recipe = step.recipe;
@@ -153,11 +160,12 @@ pub fn row(
         if word == 0 {
             let count = WORDS.min((blocks - index) * BLOCK);
             let element = first + (index * BLOCK) as u64;
-            for (words, draws) in words.iter_mut().zip(draws) {
+            for (words, draws) in words.iter_mut().zip([&moving.weight, &moving.moment]) {
                 draws.fill(element, &mut words[..count]);
             }
         }
-        let luck = |which: usize| -> &[u32; BLOCK] { words[which][word..].first_chunk().expect("whole blocks") };
+        let luck =
+            |which: usize| -> &[u32; BLOCK] { words[which][word..].first_chunk().expect("whole blocks") };
         let v = match second {
             RowSecond::Factored(factor, columns) => {
                 let columns: &[f32; BLOCK] = columns[index * BLOCK..].first_chunk().expect("whole blocks");
@@ -284,7 +292,8 @@ fn int8_block<const BITS: u32>(
 /// A vector of f32 learns; m and v are f32 too.
 #[inline(always)]
 pub fn vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Step) {
-    for ((w, m), (v, g)) in w.chunks_mut(BLOCK).zip(m.chunks_mut(BLOCK)).zip(v.chunks_mut(BLOCK).zip(g.chunks(BLOCK)))
+    for ((w, m), (v, g)) in
+        w.chunks_mut(BLOCK).zip(m.chunks_mut(BLOCK)).zip(v.chunks_mut(BLOCK).zip(g.chunks(BLOCK)))
     {
         let pad = |x: &[f32]| -> [f32; BLOCK] { std::array::from_fn(|i| x.get(i).copied().unwrap_or(0.0)) };
         let (mut m_block, mut v_block, g_block, w_block) = (pad(m), pad(v), pad(g), pad(w));
@@ -299,7 +308,14 @@ pub fn vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Ste
 }
 
 /// The shapes that fit.
-pub fn check_shapes(of: &Weight, first: usize, gradient: Rows, kept: &Kept, kind: Second, recipe: &Recipe) -> Result<()> {
+pub fn check_shapes(
+    of: &Weight,
+    first: usize,
+    gradient: Rows,
+    kept: &Kept,
+    kind: Second,
+    recipe: &Recipe,
+) -> Result<()> {
     let (rows, columns) = (of.rows, of.columns);
     let whole = first == 0 && gradient.rows == rows;
     let fits = gradient.columns == columns

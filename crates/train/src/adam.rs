@@ -117,10 +117,9 @@ impl Adam {
 }
 
 fn pieces(buffer: Buffer) -> impl Iterator<Item = Buffer> {
-    (0..buffer.bytes).step_by(PIECE).map(move |at| Buffer {
-        offset: buffer.offset + at,
-        bytes: PIECE.min(buffer.bytes - at),
-    })
+    (0..buffer.bytes)
+        .step_by(PIECE)
+        .map(move |at| Buffer { offset: buffer.offset + at, bytes: PIECE.min(buffer.bytes - at) })
 }
 
 impl<B: Backend> Learner<B> for Adam {

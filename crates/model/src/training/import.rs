@@ -108,7 +108,8 @@ fn write<B: Backend>(
                 weight::import_row(&row, global, scales, recipe.weight, planes);
             }
             let half = columns.div_ceil(2);
-            let codes: Vec<u8> = codes.chunks_exact(width / 2).flat_map(|row| &row[..half]).copied().collect();
+            let codes: Vec<u8> =
+                codes.chunks_exact(width / 2).flat_map(|row| &row[..half]).copied().collect();
             let rows = WeightRows::Nvfp4 { codes: &codes, scales: &block_scales, global };
             backend.write_weight(weight, first, rows)?;
         }

@@ -6,8 +6,8 @@ use halfbyte_checkpoint::TensorName;
 use halfbyte_cpu::{Cpu, Isa, TrainingNeed};
 use halfbyte_formats::nvfp4::Scales;
 use halfbyte_model::{Batch, Learner, Result, Training, load};
-use halfbyte_ops::{Backend, CacheFormat, Rows, Weight, WeightRows, loss};
 use halfbyte_ops::update::Recipe;
+use halfbyte_ops::{Backend, CacheFormat, Rows, Weight, WeightRows, loss};
 use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, WeightChoice, plan_training};
 
 use crate::common::{Toy, golden, kernel_sets, numbers, tokens};

@@ -77,7 +77,8 @@ fn check_case<B: Backend>(
         let tally = match kind {
             Second::Factored => bench.backend.update(&of, 0, gradient, &kept, kind, &now).unwrap(),
             Second::PerRow => {
-                let mut tally = bench.backend.update(&of, 0, gradient.slice(0, 16), &kept, kind, &now).unwrap();
+                let mut tally =
+                    bench.backend.update(&of, 0, gradient.slice(0, 16), &kept, kind, &now).unwrap();
                 let rest = gradient.slice(16, rows - 16);
                 tally.add(bench.backend.update(&of, 16, rest, &kept, kind, &now).unwrap());
                 tally
@@ -139,7 +140,8 @@ fn write<B: Backend>(bench: &mut Bench<B>, of: &Weight, host: &Host) {
     let cut = |x: &[f32]| -> Vec<f32> { x.chunks(width).flat_map(|row| &row[..columns]).copied().collect() };
     let values = cut(&host.values);
     // Rows of an odd number of blocks are whole bytes too: blocks hold eight.
-    let codes: Vec<u8> = host.codes.chunks(width / 2).flat_map(|row| &row[..columns.div_ceil(2)]).copied().collect();
+    let codes: Vec<u8> =
+        host.codes.chunks(width / 2).flat_map(|row| &row[..columns.div_ceil(2)]).copied().collect();
     let signed: Vec<i8> = host.signed.chunks(width).flat_map(|row| &row[..columns]).copied().collect();
     let rows = match of.format {
         WeightFormat::Nvfp4 => WeightRows::Nvfp4 { codes: &codes, scales: &host.scales, global: host.global },
@@ -149,7 +151,14 @@ fn write<B: Backend>(bench: &mut Bench<B>, of: &Weight, host: &Host) {
     bench.backend.write_weight(of, 0, rows).unwrap();
 }
 
-fn on_host(host: &mut Host, format: WeightFormat, kind: Second, g: &[f32], columns: usize, step: &Step) -> Tally {
+fn on_host(
+    host: &mut Host,
+    format: WeightFormat,
+    kind: Second,
+    g: &[f32],
+    columns: usize,
+    step: &Step,
+) -> Tally {
     let (rows, width) = (host.rows.len(), padded(columns));
     let mut padded_g = vec![0.0; rows * width];
     for (to, from) in padded_g.chunks_mut(width).zip(g.chunks(columns)) {
@@ -182,7 +191,7 @@ fn on_host(host: &mut Host, format: WeightFormat, kind: Second, g: &[f32], colum
             Second::PerRow => RowSecond::PerRow(host.rows[r]),
         };
         let (moments, g) = (&mut host.moment[r * moment..][..moment], &padded_g[r * width..][..width]);
-        tally.add(row(weights, moments, second, g, (r * width) as u64, step, &step.draws()));
+        tally.add(row(weights, moments, second, g, (r * width) as u64, &Moving::new(step)));
     }
     tally
 }

@@ -176,7 +176,9 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
             let folder = args.out.display();
             return Err(Failure::new(
                 Code::Interrupted,
-                format!("stopped after step {step}, which is saved\ngo on with the same command and --resume ({folder})"),
+                format!(
+                    "stopped after step {step}, which is saved\ngo on with the same command and --resume ({folder})"
+                ),
             ));
         }
     }
@@ -284,7 +286,7 @@ fn save(folder: &mut RunFolder, setup: &mut Setup, step: u64) -> Result<()> {
         step,
         counters: Default::default(),
         position: DataPosition { epoch: position.epoch, sequence: position.sequence as u64 },
-        schedule: setup.schedule.clone(),
+        schedule: setup.schedule,
         binding: setup.binding.clone(),
     };
     let (adam, backend) = (&setup.adam, &mut setup.model.backend);

@@ -143,7 +143,10 @@ fn bind(args: &TrainArgs, checkpoint: &Checkpoint, feed: &Feed, speech: &Speech,
     };
     Binding {
         model: facts(&[("fingerprint", format!("{:016x}", checkpoint.fingerprint()))]),
-        data: facts(&[("fingerprint", format!("{:016x}", feed.fingerprint())), ("seed", args.seed.to_string())]),
+        data: facts(&[
+            ("fingerprint", format!("{:016x}", feed.fingerprint())),
+            ("seed", args.seed.to_string()),
+        ]),
         recipe: facts(&[
             ("state", format!("{:?}", args.state)),
             ("batch", args.batch.to_string()),

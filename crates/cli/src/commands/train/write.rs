@@ -80,7 +80,15 @@ pub(super) fn report(args: &TrainArgs, setup: &Setup, records: &[Record]) -> Str
     let facts = [
         ("model", args.model.display().to_string()),
         ("parameters", a.parameters().to_string()),
-        ("data", args.corpus.data.iter().map(|source| source.path.display().to_string()).collect::<Vec<_>>().join(", ")),
+        (
+            "data",
+            args.corpus
+                .data
+                .iter()
+                .map(|source| source.path.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+        ),
         ("kept between steps", format!("{state:.2} bytes a parameter, weights included")),
         ("batch", format!("{} sequences of {} tokens", args.batch, setup.length)),
     ];
