@@ -17,7 +17,7 @@ use crate::{Isa, panel, vector};
 const TILES: usize = 2;
 /// Pairs of panels decoded before they meet the tokens: the tokens are then read from the
 /// second-level cache once for all of them.
-const PAIRS: usize = 4;
+const PAIRS: usize = 8;
 /// Bytes of decoded panels that leave room for tokens in the second-level cache.
 const DECODED: usize = 768 * 1024;
 
