@@ -217,8 +217,9 @@ fn run(cpu: &mut Cpu, feed: Feed, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AMX was found; this chunk's outputs are its own.
             Input::Tiles(x) => unsafe { tiled::chunk(job, range, units, tokens, x.tiles(), scratch) },
+            // Only AMX asks for tiles.
             #[cfg(not(target_arch = "x86_64"))]
-            Input::Tiles(_) => {}
+            Input::Tiles(x) => unreachable!("tiles at {:?} on a machine without", x.tiles()),
             Input::Lanes(x) => {
                 // SAFETY: prepared above and not written any more.
                 let x = unsafe { x.slice(0, tokens * units * UNIT) };
@@ -271,6 +272,7 @@ unsafe fn pair_in_lanes(
 }
 
 /// What this thread reads after a pair of panels: so many, each `step` panels after the one before.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only AVX-512 fetches ahead
 #[derive(Clone, Copy)]
 struct Ahead {
     step: usize,
