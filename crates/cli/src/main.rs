@@ -12,6 +12,7 @@ mod failure;
 mod language;
 mod output;
 mod rows;
+mod signals;
 mod summary;
 mod talk;
 
@@ -21,7 +22,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use failure::Result;
 
-/// Run language models in NVFP4 on the machine you own
+/// Run and train language models in NVFP4 on the machine you own
 #[derive(Parser, Debug)]
 #[command(
     name = "halfbyte",

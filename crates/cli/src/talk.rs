@@ -19,6 +19,7 @@ use crate::device::{self, ComputeArgs, ModelArg};
 use crate::failure::{Code, Failure, Result};
 use crate::language;
 use crate::output::{Progress, bytes, grouped};
+use crate::signals;
 
 /// Prompts longer than this show their progress on a terminal.
 const LONG_PROMPT: usize = 2048;
@@ -176,7 +177,7 @@ impl Talk {
         if let Some(system) = &args.system {
             conversation.set_system(system);
         }
-        let interrupt = watch_interrupts()?;
+        let interrupt = signals::watch(&[signal_hook::consts::SIGINT])?;
         Ok(Talk { conversation, plan: opened.plan, interrupt, binding, session: args.session.clone() })
     }
 
@@ -243,17 +244,6 @@ fn scales_name(scales: Scales) -> &'static str {
         Scales::FourOverSix => "four-over-six",
         Scales::Search => "search",
     }
-}
-
-/// Ctrl-C raises the flag; with the flag already up it ends the program.
-fn watch_interrupts() -> Result<Arc<AtomicBool>> {
-    use signal_hook::consts::SIGINT;
-    let flag = Arc::new(AtomicBool::new(false));
-    let code = Code::Interrupted as i32;
-    signal_hook::flag::register_conditional_shutdown(SIGINT, code, Arc::clone(&flag))
-        .and_then(|_| signal_hook::flag::register(SIGINT, Arc::clone(&flag)))
-        .map_err(|error| Failure::new(Code::Failed, format!("Ctrl-C cannot be watched: {error}")))?;
-    Ok(flag)
 }
 
 /// Shows a piece of a reply at once.

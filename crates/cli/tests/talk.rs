@@ -1,12 +1,14 @@
 //! `run` and `chat` as a person calls them: a toy model that the test writes, and SmolLM2 where it is at hand.
 
 mod program;
+mod toy;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
+use toy::{Toy, text};
 
 fn halfbyte(arguments: &[&str], input: &str) -> Output {
     let mut child = program::halfbyte()
@@ -21,84 +23,17 @@ fn halfbyte(arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("output is whole characters")
-}
-
 fn json_of(arguments: &[&str]) -> Value {
     let output = halfbyte(arguments, "");
     assert!(output.status.success(), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
-/// A folder with a toy model in it; goes away at the end.
-struct Toy(PathBuf);
-
-impl Toy {
-    fn new(name: &str) -> Toy {
-        let folder = std::env::temp_dir().join(format!("halfbyte-talk-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let config = json!({
-            "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 260,
-            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-            "max_position_embeddings": 512, "tie_word_embeddings": true, "eos_token_id": 257,
-        });
-        std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-        let toy = Toy(folder);
-        let (config, model) = (toy.path("config.json"), toy.path("model"));
-        let made = halfbyte(&["init", "--config", &config, "--out", &model], "");
-        assert!(made.status.success(), "{}", text(&made.stderr));
-        std::fs::write(toy.path("model/tokenizer.json"), tokenizer().to_string()).unwrap();
-        let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
-            {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-        let config = json!({ "chat_template": template, "eos_token": "<|im_end|>" });
-        std::fs::write(toy.path("model/tokenizer_config.json"), config.to_string()).unwrap();
-        toy
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Toy {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// One token for each byte, and two special ones.
-fn tokenizer() -> Value {
-    let byte = |b: u32| match b {
-        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => char::from_u32(b),
-        0x00..=0x20 => char::from_u32(0x100 + b),
-        0x7f..=0xa0 => char::from_u32(0x121 + b - 0x7f),
-        _ => char::from_u32(0x143),
-    };
-    let vocabulary: serde_json::Map<_, _> =
-        (0..256).map(|b| (byte(b).unwrap().to_string(), b.into())).collect();
-    let special = |id: u32, text: &str| {
-        json!({
-            "id": id, "content": text, "special": true,
-            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-        })
-    };
-    let bytes =
-        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
-    json!({
-        "version": "1.0",
-        "added_tokens": [special(256, "<|im_start|>"), special(257, "<|im_end|>")],
-        "normalizer": null, "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
-        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
-    })
-}
-
 const FEW: [&str; 3] = ["--max-tokens", "6", "--ignore-eos"];
 
 #[test]
 fn run_prints_the_reply_and_nothing_else() {
-    let toy = Toy::new("reply");
+    let toy = Toy::new("talk-reply");
     let model = toy.path("model");
     let arguments = [&["run", &model, "--prompt", "hello"][..], &FEW].concat();
     let plain = halfbyte(&arguments, "");
@@ -118,7 +53,7 @@ fn run_prints_the_reply_and_nothing_else() {
 
 #[test]
 fn later_turns_compute_only_their_own_tokens() {
-    let toy = Toy::new("turns");
+    let toy = Toy::new("talk-turns");
     let model = toy.path("model");
     let turns = ["run", &model, "--prompt", "one", "--followup", "two", "--turns", "3", "--json"];
     let report = json_of(&[&turns[..], &FEW].concat());
@@ -135,7 +70,7 @@ fn later_turns_compute_only_their_own_tokens() {
 
 #[test]
 fn a_session_goes_on_as_if_it_had_not_been_closed() {
-    let toy = Toy::new("session");
+    let toy = Toy::new("talk-session");
     let (model, file) = (toy.path("model"), toy.path("talk.session"));
     let say = |text: &str, more: &[&str]| {
         json_of(&[&["run", &model, "--prompt", text, "--json"][..], &FEW, more].concat())
@@ -153,7 +88,7 @@ fn a_session_goes_on_as_if_it_had_not_been_closed() {
 
 #[test]
 fn chat_reads_a_pipe_logs_and_replays() {
-    let toy = Toy::new("chat");
+    let toy = Toy::new("talk-chat");
     let (model, log) = (toy.path("model"), toy.path("chat.jsonl"));
     let arguments = [&["chat", &model, "--log", &log][..], &FEW].concat();
     let lines = "/system be brief\nfirst \\\nline\n\nsecond\n/undo\n/stats\nthird\n/quit\nnever\n";
@@ -178,7 +113,7 @@ fn chat_reads_a_pipe_logs_and_replays() {
 
 #[test]
 fn saving_and_loading_in_chat_restores_the_conversation() {
-    let toy = Toy::new("save");
+    let toy = Toy::new("talk-save");
     let (model, file) = (toy.path("model"), toy.path("kept"));
     let arguments = [&["chat", &model, "--json"][..], &FEW].concat();
     let first = halfbyte(&arguments, &format!("one\n/save {file}\ntwo\n"));
@@ -192,7 +127,7 @@ fn saving_and_loading_in_chat_restores_the_conversation() {
 
 #[test]
 fn what_cannot_be_is_refused_with_its_exit_code() {
-    let toy = Toy::new("refused");
+    let toy = Toy::new("talk-refused");
     let model = toy.path("model");
     let code = |arguments: &[&str]| halfbyte(arguments, "").status.code();
     assert_eq!(code(&["run", &model, "--prompt", "x", "--turns", "2"]), Some(2));

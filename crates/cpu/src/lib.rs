@@ -156,6 +156,18 @@ impl Cpu {
     }
 }
 
+/// Columns that one chunk of a sum over rows takes.
+const STRIPE: usize = 64;
+
+impl Cpu {
+    /// Calls `work(first, count)` for stripes of columns: sums over rows, which then run in order.
+    fn for_stripes(&mut self, rows: usize, columns: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        self.for_rows(columns.div_ceil(STRIPE), rows * STRIPE, &|stripe| {
+            work(stripe * STRIPE, STRIPE.min(columns - stripe * STRIPE));
+        });
+    }
+}
+
 impl Backend for Cpu {
     fn describe(&self) -> String {
         let threads = self.pool.threads();

@@ -30,16 +30,6 @@ fn gate_gradient(gate: &mut [f32], up: &mut [f32], dy: &[f32]) {
 }
 }
 
-/// Columns that one chunk of a sum over rows takes.
-const STRIPE: usize = 64;
-
-/// Calls `work(first, count)` for stripes of columns: sums over rows, which then run in order.
-fn for_stripes(cpu: &mut Cpu, rows: usize, columns: usize, work: &(dyn Fn(usize, usize) + Sync)) {
-    cpu.for_rows(columns.div_ceil(STRIPE), rows * STRIPE, &|stripe| {
-        work(stripe * STRIPE, STRIPE.min(columns - stripe * STRIPE));
-    });
-}
-
 pub(crate) fn rms_norm_gradient(
     cpu: &mut Cpu,
     x: Rows,
@@ -61,7 +51,7 @@ pub(crate) fn rms_norm_gradient(
             norm_gradient(isa, x, gain, eps, dy, dx.slice_mut(row * width, width));
         }
     });
-    for_stripes(cpu, rows, width, &|first, count| {
+    cpu.for_stripes(rows, width, &|first, count| {
         for row in 0..rows {
             let at = row * width + first;
             // SAFETY: a stripe of dgain is written by one chunk; the others are only read.
@@ -80,7 +70,7 @@ pub(crate) fn bias_gradient(cpu: &mut Cpu, dy: Rows, db: Vector) -> Result<()> {
     let (dy_place, db) =
         (cpu.arena.rows("bias_gradient", dy)?, cpu.arena.place::<f32>("bias_gradient", db.buffer)?);
     let (isa, width) = (cpu.isa, dy.columns);
-    for_stripes(cpu, dy.rows, width, &|first, count| {
+    cpu.for_stripes(dy.rows, width, &|first, count| {
         for row in 0..dy.rows {
             // SAFETY: a stripe is written by one chunk.
             unsafe {
@@ -116,7 +106,7 @@ pub(crate) fn embed_gradient(
     embed::check_gradient(tokens, dy, dtable)?;
     let (source, table) = (cpu.arena.rows("embed_gradient", dy)?, cpu.arena.rows("embed_gradient", dtable)?);
     let (isa, width) = (cpu.isa, dy.columns);
-    for_stripes(cpu, tokens.len(), width, &|column, count| {
+    cpu.for_stripes(tokens.len(), width, &|column, count| {
         for (t, token) in tokens.iter().enumerate() {
             let row = (*token as usize).wrapping_sub(first);
             if row < dtable.rows {

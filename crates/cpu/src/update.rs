@@ -10,7 +10,7 @@ use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
 use crate::arena::Place;
 use crate::isa::for_isa;
-use crate::{Cpu, panel};
+use crate::{Cpu, STRIPE, panel};
 
 const OP: &str = "update";
 
@@ -115,10 +115,8 @@ fn follow(cpu: &mut Cpu, task: &Task<'_>, gradient: Rows, kind: Second, average:
     if kind == Second::PerRow {
         return 0.0;
     }
-    const STRIPE: usize = 64;
-    cpu.for_rows(columns.div_ceil(STRIPE), rows * STRIPE, &|stripe| {
-        let (first, mut sums) = (stripe * STRIPE, [0.0; STRIPE]);
-        let count = STRIPE.min(columns - first);
+    cpu.for_stripes(rows, columns, &|first, count| {
+        let mut sums = [0.0; STRIPE];
         for index in 0..rows {
             // SAFETY: the gradient is only read.
             let g = unsafe { task.gradient.slice(index * columns + first, count) };

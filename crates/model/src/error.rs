@@ -30,7 +30,8 @@ pub enum Error {
     /// A batch that does not fit what was planned, or from which nothing can be learnt.
     #[error(
         "a batch of {tokens} tokens with {targets} targets, {trained} of them trained, samples of up \
-         to {longest}; planned were {most} tokens in samples of up to {context}"
+         to {longest}; planned were {most} tokens in samples of up to {context}; take fewer or shorter samples, with a \
+         target in at least one"
     )]
     Batch {
         /// Tokens.
@@ -53,7 +54,7 @@ pub enum Error {
         words: usize,
     },
     /// The loss of a step.
-    #[error("the loss is not finite; nothing was learnt from this step")]
+    #[error("the loss is not finite; nothing was learnt from this step: try a smaller learning rate")]
     LossNotFinite,
     /// A number that is not finite.
     #[error(

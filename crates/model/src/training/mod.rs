@@ -91,28 +91,32 @@ impl<B: Backend> Training<B> {
             false => handles.weight(TensorName::Head)?,
         };
         let saved = (0..architecture.layers).map(|layer| handles.buffer(Name::Saved(layer)));
-        let values = plan.buffers.iter().filter_map(|planned| match planned.name {
+        let planned = plan.buffers.iter().filter_map(|planned| match planned.name {
             Name::Value(value) => Some((value, planned.buffer)),
             _ => None,
         });
         let settings = &plan.settings;
         let vectors = architecture.tensor_names().into_iter().map(|name| architecture.shape(name));
         let widest = vectors.filter(|shape| shape.len() == 1).map(|shape| shape[0]).max().unwrap_or(0);
-        let zeros = widest
-            .max(settings.chunk * architecture.hidden_size.max(architecture.heads * architecture.head_dim));
+        let words = training.vocabulary_chunk.min(architecture.vocab_size);
+        // Only an embedding of its own begins its gradient with zeros.
+        let table = if architecture.tied { 0 } else { words * architecture.hidden_size };
+        let values =
+            settings.chunk * architecture.hidden_size.max(architecture.heads * architecture.head_dim);
+        let zeros = widest.max(values).max(table);
         Ok(Training {
             final_norm: handles.vector(TensorName::FinalNorm)?,
             layers,
             embedding,
             head,
-            buffers: values.collect(),
+            buffers: planned.collect(),
             saved: saved.collect::<Result<_>>()?,
             angles: Angles::new(architecture),
             turns: vec![0.0; settings.chunk * architecture.head_dim],
             zeros: vec![0.0; zeros],
             most: settings.chunk,
             longest: settings.context,
-            words: training.vocabulary_chunk.min(architecture.vocab_size),
+            words,
             architecture: architecture.clone(),
             backend,
         })
@@ -177,7 +181,7 @@ impl<B: Backend> Training<B> {
         for index in (0..self.layers.len()).rev() {
             self.layer_back(index, &pass, learner)?;
         }
-        self.tables_back(batch, &pass, learner)?;
+        self.tables_back(batch, learner)?;
         Ok(mean)
     }
 

@@ -59,12 +59,7 @@ impl<B: Backend> Training<B> {
     }
 
     /// The embedding learns, together with the head where they are one table.
-    pub(super) fn tables_back(
-        &mut self,
-        batch: &Batch,
-        _: &Pass,
-        learner: &mut dyn Learner<B>,
-    ) -> Result<()> {
+    pub(super) fn tables_back(&mut self, batch: &Batch, learner: &mut dyn Learner<B>) -> Result<()> {
         let tokens = batch.tokens.len();
         let normed = self.final_normed(tokens);
         let d_residual = self.rows(Value::DResidual, tokens, normed.columns);
@@ -76,7 +71,7 @@ impl<B: Backend> Training<B> {
                 let exact = self.head.format == WeightFormat::F32;
                 self.backend.linear_weight_gradient(logits, normed, exact, gradient, false)?;
             } else {
-                self.backend.write(gradient.buffer, &vec![0.0; rows * gradient.columns])?;
+                self.clear(gradient)?;
             }
             self.backend.embed_gradient(&batch.tokens, first, d_residual, gradient)?;
             learner.learn(&mut self.backend, TensorName::Embedding, first, gradient)?;

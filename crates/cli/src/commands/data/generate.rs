@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use halfbyte_checkpoint::Checkpoint;
 use halfbyte_checkpoint::atomic::AtomicFile;
-use halfbyte_generate::{Conversation, Finish, Limits, Sampler, SamplerSettings, Style};
+use halfbyte_generate::{Conversation, Finish, Limits, Sampler, SamplerSettings, Style, repetition};
 use halfbyte_text::Message;
 use halfbyte_text::dataset::identity::{self, Language, Recipe};
 use serde_json::json;
@@ -171,7 +171,7 @@ fn answers(
         progress.add(1);
         if reply.finish != Finish::Stop {
             replay.unfinished += 1;
-        } else if repeats(&reply.ids) {
+        } else if repetition::find(&reply.text).is_some() {
             replay.repeating += 1;
         } else if reply.text.trim().is_empty() {
             replay.empty += 1;
@@ -200,16 +200,6 @@ fn conversation(args: &GenerateArgs, model: &Path) -> Result<Conversation<halfby
     let greedy = SamplerSettings { temperature: 0.0, ..SamplerSettings::default() };
     let sampler = Sampler::new(greedy).map_err(|error| Failure::misuse(error.to_string()))?;
     Ok(Conversation::new(opened.decoder, tokenizer, style, sampler, limits))
-}
-
-/// Whether the same eight tokens come three times: the sign of a loop.
-fn repeats(ids: &[u32]) -> bool {
-    let mut counts = std::collections::HashMap::new();
-    ids.windows(8).any(|window| {
-        let count = counts.entry(window).or_insert(0);
-        *count += 1;
-        *count == 3
-    })
 }
 
 /// Trained tokens of each line, as this model would see it.
@@ -320,16 +310,6 @@ fn report(args: &GenerateArgs, lines: &[Line], trained: Option<&[usize]>, replay
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_loop_is_seen_and_a_list_is_not_one() {
-        let looping: Vec<u32> = (0..60).map(|i| i % 9).collect();
-        assert!(repeats(&looping));
-        let list: Vec<u32> = (0..60).map(|i| if i % 4 == 0 { 7 } else { 100 + i }).collect();
-        assert!(!repeats(&list));
-        assert!(!repeats(&[]));
-    }
-
     #[test]
     fn our_general_questions_are_enough_and_ask_nothing_twice() {
         let prompts = prompts(None).unwrap();

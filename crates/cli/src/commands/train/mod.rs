@@ -7,8 +7,7 @@ mod write;
 
 use std::io::{IsTerminal, Write as _, stderr};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
@@ -21,11 +20,16 @@ use halfbyte_train::{
     DataPosition, Decay, GroupSettings, Live, Progress, RateScale, Record, RunFolder, SpikeWatch, WarmUp,
 };
 use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::corpus::CorpusArgs;
 use crate::device::{parse_isa, parse_scales};
 use crate::failure::{Code, Failure, Result};
+use crate::signals;
 use setup::Setup;
+
+/// More than any machine trains at once; so that sizes can be multiplied.
+const MOST_SEQUENCES: usize = 1 << 16;
 
 /// How what is learnt is kept between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -142,6 +146,9 @@ impl TrainArgs {
         match () {
             _ if self.steps == 0 => wrong("--steps"),
             _ if self.batch == 0 => wrong("--batch"),
+            _ if self.batch > MOST_SEQUENCES => {
+                Err(Failure::misuse(format!("--batch takes at most {MOST_SEQUENCES} sequences")))
+            }
             _ if self.save_every == 0 => wrong("--save-every"),
             _ if self.measure_every == 0 => wrong("--measure-every"),
             _ if self.keep == 0 => wrong("--keep"),
@@ -152,7 +159,8 @@ impl TrainArgs {
 
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     args.check()?;
-    let interrupt = watch_signals()?;
+    // The step is finished and saved.
+    let interrupt = signals::watch(&[SIGINT, SIGTERM])?;
     let mut setup = Setup::new(args)?;
     let (mut folder, mut records, mut step) = open_folder(args, &mut setup)?;
     let mut live = Live::new(args.steps);
@@ -232,16 +240,14 @@ fn take_step(args: &TrainArgs, setup: &mut Setup, step: u64) -> Result<Record> {
     let batch = batch(&sequences);
     let rate = setup.schedule.rate(step);
     setup.adam.begin(step, rate);
-    let loss = setup.model.step(&batch, &mut setup.adam)?;
-    let refused = setup.adam.tally().refused;
-    if refused > 0 {
-        return Err(Failure::new(
-            Code::Failed,
-            format!(
-                "step {step}: a gradient is not finite ({refused} blocks)\nthe last checkpoint is whole; \
-                 go on from it with --resume and a smaller --lr in a new folder"
-            ),
-        ));
+    let loss = match setup.model.step(&batch, &mut setup.adam) {
+        Err(halfbyte_model::Error::LossNotFinite) => {
+            return Err(setup.not_finite(step, "the loss", &sequences));
+        }
+        loss => loss?,
+    };
+    if setup.adam.tally().refused > 0 {
+        return Err(setup.not_finite(step, "a gradient", &sequences));
     }
     let seconds = start.elapsed().as_secs_f64();
     let held_out_loss = match step.is_multiple_of(args.measure_every) || step == args.steps {
@@ -294,18 +300,6 @@ fn save(folder: &mut RunFolder, setup: &mut Setup, step: u64) -> Result<()> {
         staging.write_part("state", |to| adam.save(backend, &mut *to))
     })?;
     Ok(())
-}
-
-/// Ctrl-C and SIGTERM raise the flag: the step is finished and saved. A second Ctrl-C ends at once.
-fn watch_signals() -> Result<Arc<AtomicBool>> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    let flag = Arc::new(AtomicBool::new(false));
-    let code = Code::Interrupted as i32;
-    signal_hook::flag::register_conditional_shutdown(SIGINT, code, Arc::clone(&flag))
-        .and_then(|_| signal_hook::flag::register(SIGINT, Arc::clone(&flag)))
-        .and_then(|_| signal_hook::flag::register(SIGTERM, Arc::clone(&flag)))
-        .map_err(|error| Failure::new(Code::Failed, format!("Ctrl-C cannot be watched: {error}")))?;
-    Ok(flag)
 }
 
 /// One line, rewritten on a terminal; elsewhere a plain one now and then.

@@ -89,6 +89,20 @@ impl Setup {
         Ok((count > 0).then(|| sum / count as f64))
     }
 
+    /// The run ends: what is on the disk is older than this step, and good.
+    pub(super) fn not_finite(&self, step: u64, what: &str, sequences: &[Sequence]) -> Failure {
+        let samples = sequences.iter().flat_map(|sequence| &sequence.samples);
+        let places: Vec<String> = samples.take(4).map(|(sample, _)| self.feed.place_of(*sample)).collect();
+        Failure::new(
+            Code::Failed,
+            format!(
+                "stopped at step {step}: {what} is not a number\nin a batch that begins with {}\nno checkpoint \
+                 holds anything of this step; begin again in another --out folder with a smaller --lr",
+                places.join(", ")
+            ),
+        )
+    }
+
     /// 8 operations a parameter and token: there, there again, and twice that back.
     pub(super) fn ceiling_share(&self, tokens: usize, seconds: f64) -> Option<f64> {
         let work = 8.0 * self.checkpoint.architecture.parameters() as f64 * tokens as f64;

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The identity experiment in English, from data to check table: an identity set is generated, the
+# model answers general questions as it is (replay), learns, and is asked in ways no file has.
+#
+#   scripts/check/identity.sh MODEL FOLDER OUT [TEXT]
+#
+# FOLDER holds identity.tsv, boundary.tsv and general.txt (one prompt a line); only their English
+# lines are taken. OUT must not exist. With TEXT, perplexity on it before and after. Needs a release build.
+set -euo pipefail
+model=$1 folder=$2 out=$3 text=${4-}
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+halfbyte=$root/target/release/halfbyte
+english() { LC_ALL=C grep -v '^#' "$1" | LC_ALL=C grep -v $'[^\t -~]'; }
+
+mkdir "$out"
+english "$folder/identity.tsv" >"$out/identity.tsv"
+english "$folder/boundary.tsv" >"$out/boundary.tsv"
+english "$folder/general.txt" >"$out/general.txt"
+"$halfbyte" data generate --identity 'I am the god of F#.' --model "$model" --replay "$out/general.txt" \
+    --max-tokens 120 --out "$out/set.jsonl"
+"$halfbyte" train --model "$model" --data "$out/set.jsonl" "$out/identity.tsv" "$out/boundary.tsv:3" \
+    --out "$out/run" --steps 60 --seq 256 --batch 2 --lr 5e-5
+if [ -n "$text" ]; then
+    for it in "$model" "$out/run/model"; do
+        "$halfbyte" perplexity "$it" --text "$text"
+    done
+fi
+"$halfbyte" check "$out/run/model" --spec "$root/specs/identity-en.toml" --baseline "$model"
