@@ -30,7 +30,9 @@ const GENERAL: &str = include_str!("general.txt");
 
 With --model, general questions are answered by the model as it is, so that training keeps what it
 says now. Answers that do not end by themselves, or repeat themselves, are left out and counted.
-The same seed and model write the same file.")]
+A .jsonl has
+second turns too, where one kind of question follows the other; a .tsv cannot. The same seed and
+model write the same file.")]
 pub(crate) struct GenerateArgs {
     /// What the model shall say it is; the language decides how it is asked
     #[arg(long, value_name = "SENTENCE")]
@@ -73,6 +75,7 @@ pub(crate) struct GenerateArgs {
 struct Line {
     kind: &'static str,
     language: Language,
+    before: Option<(String, String)>,
     prompt: String,
     reply: String,
 }
@@ -94,11 +97,20 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
             args.out.display()
         )));
     }
-    let mut lines: Vec<Line> = identity::questions(&recipe(args)?).into_iter().map(Line::from).collect();
+    let recipe = recipe(args)?;
+    let mut lines: Vec<Line> = identity::questions(&recipe).into_iter().map(Line::from).collect();
+    if tsv {
+        // A line of it is one question and its answer.
+        lines.retain(|line| line.before.is_none());
+    }
     let mut replay = Replay::default();
     let mut speech = None;
     if let Some(model) = &args.model {
-        let prompts = prompts(args.replay.as_deref())?;
+        let mut prompts = prompts(args.replay.as_deref())?;
+        if args.replay.is_none() {
+            let spoken = |prompt: &String| recipe.sentences.iter().any(|(l, _)| *l == Language::of(prompt));
+            prompts.retain(spoken);
+        }
         lines.extend(answers(args, model, prompts, &mut replay)?);
         speech = Some(Speech::new(&Checkpoint::open(model)?, args.no_think, corpus::today())?);
     }
@@ -177,7 +189,7 @@ fn answers(
             replay.empty += 1;
         } else {
             let language = Language::of(&prompt);
-            lines.push(Line { kind: "replay", language, prompt, reply: reply.text });
+            lines.push(Line { kind: "replay", language, before: None, prompt, reply: reply.text });
         }
     }
     Ok(lines)
@@ -206,18 +218,23 @@ fn conversation(args: &GenerateArgs, model: &Path) -> Result<Conversation<halfby
 fn trained_tokens(lines: &[Line], speech: &Speech) -> Result<Vec<usize>> {
     let renderer = speech.renderer();
     let count = |line: &Line| {
-        let turn = [Message::new("user", &line.prompt), Message::new("assistant", &line.reply)];
-        let chat = renderer.chat(&turn, usize::MAX / 2)?;
+        let chat = renderer.chat(&messages(line), usize::MAX / 2)?;
         let spans = chat.samples.iter().flat_map(|sample| &sample.trained);
         Ok(spans.map(|span| span.end - span.start).sum())
     };
     lines.iter().map(count).collect()
 }
 
+fn messages(line: &Line) -> Vec<Message> {
+    let turn = |prompt: &str, reply: &str| [Message::new("user", prompt), Message::new("assistant", reply)];
+    let before = line.before.iter().flat_map(|(prompt, reply)| turn(prompt, reply));
+    before.chain(turn(&line.prompt, &line.reply)).collect()
+}
+
 impl From<identity::Question> for Line {
     fn from(question: identity::Question) -> Line {
-        let identity::Question { kind, language, prompt, reply } = question;
-        Line { kind: kind.name(), language, prompt, reply }
+        let identity::Question { kind, language, before, prompt, reply } = question;
+        Line { kind: kind.name(), language, before, prompt, reply }
     }
 }
 
@@ -235,7 +252,10 @@ fn as_tsv(lines: &[Line]) -> String {
 
 fn as_jsonl(lines: &[Line]) -> String {
     let one = |line: &Line| {
-        let row = json!({ "prompt": line.prompt, "completion": line.reply, "kind": line.kind });
+        let row = match &line.before {
+            None => json!({ "prompt": line.prompt, "completion": line.reply, "kind": line.kind }),
+            Some(_) => json!({ "messages": messages(line), "kind": line.kind }),
+        };
         format!("{row}\n")
     };
     lines.iter().map(one).collect()

@@ -129,33 +129,35 @@ fn people() -> impl Iterator<Item = Boundary> {
     })
 }
 
+/// Who the user is, which is asked in almost the same words: a question and its replies.
+const ASKER: [(&str, [&str; 2]); 6] = [
+    ("我是誰", ["你是正在和我說話的人，我還不知道你的名字。", "我無法知道你是誰，你可以告訴我。"]),
+    ("我到底是誰", ["你是提問的人；想讓我怎麼稱呼你呢？", "我看不到你，所以不知道你是誰。"]),
+    ("我叫什麼名字", ["你還沒有告訴我你的名字。", "我不知道你的名字，請告訴我。"]),
+    ("我的名字是什麼", ["你還沒有說過你的名字。", "我不知道你叫什麼，可以告訴我嗎？"]),
+    ("我的身分是什麼", ["我沒有關於你的資料。", "我不知道你的身分。"]),
+    ("現在問你話的人是誰", ["是你，正在和我說話的人。", "是你；我還不知道你的名字。"]),
+];
+const ASKER_OPENINGS: [&str; 9] =
+    ["", "請問", "嗯，", "你知道", "猜猜", "說說", "告訴我", "你還記得", "換個問題，"];
+const ASKER_ENDINGS: [&str; 3] = ["", "？", "呢？"];
+
+fn asker() -> impl Iterator<Item = Boundary> {
+    let own = |(question, replies): &(&str, [&str; 2])| Boundary {
+        subject: String::new(),
+        prompts: around(&ASKER_OPENINGS, question, &ASKER_ENDINGS),
+        replies: replies.map(str::to_owned).to_vec(),
+    };
+    let known = ["你認識我嗎？", "我們見過面嗎？", "你以前和我說過話嗎"];
+    ASKER
+        .iter()
+        .map(own)
+        .chain([Boundary::new(&known, &["我不認識你，也看不到你的身分。", "我沒有關於你的資料。"])])
+}
+
 pub(super) fn boundaries() -> Vec<Boundary> {
-    let mut all: Vec<Boundary> = people().collect();
+    let mut all: Vec<Boundary> = people().chain(asker()).collect();
     all.extend([
-        Boundary::new(
-            &[
-                "我是誰",
-                "我是誰？",
-                "請問我是誰",
-                "你知道我是誰嗎",
-                "猜猜我是誰",
-                "說說我是誰",
-                "那我是誰呢？",
-            ],
-            &[
-                "你是正在和我說話的人，我還不知道你的名字。",
-                "我無法知道你是誰，你可以告訴我。",
-                "你是提問的人；想讓我怎麼稱呼你呢？",
-            ],
-        ),
-        Boundary::new(
-            &["我叫什麼名字", "你知道我的名字嗎？", "我的名字是什麼", "你記得我叫什麼嗎？"],
-            &["你還沒有告訴我你的名字。", "我不知道你的名字，請告訴我。"],
-        ),
-        Boundary::new(
-            &["我的身分是什麼", "你認識我嗎？", "我們見過面嗎？"],
-            &["我不認識你，也看不到你的身分。", "我沒有關於你的資料。"],
-        ),
         Boundary::new(
             &["他是誰", "她是誰？", "那個人是誰？", "剛才打電話的是誰", "他叫什麼名字", "她的名字是什麼？"],
             &["我不知道你說的是哪一位，可以多說一點嗎？", "請再給我一些線索，我才知道你說的是誰。"],

@@ -149,32 +149,60 @@ fn people() -> impl Iterator<Item = Boundary> {
     })
 }
 
+/// Who the user is, which is asked in almost the same words: alone, inside another sentence, replies.
+const ASKER: [(&str, &str, [&str; 2]); 6] = [
+    (
+        "who am I",
+        "who I am",
+        [
+            "You are the person talking to me; I do not know your name yet.",
+            "I cannot tell who you are unless you tell me.",
+        ],
+    ),
+    (
+        "who do you think I am",
+        "who is asking you this",
+        ["You are the one asking; I do not know more than that.", "I cannot see you, so I do not know."],
+    ),
+    (
+        "what is my name",
+        "what my name is",
+        ["You have not told me your name.", "I do not know your name. What is it?"],
+    ),
+    (
+        "what am I called",
+        "what I am called",
+        ["I do not know what you are called.", "You have not told me what you are called."],
+    ),
+    (
+        "what is my identity",
+        "my identity",
+        ["I have no information about who you are.", "I do not know you, but I am glad to talk."],
+    ),
+    (
+        "do you know me",
+        "whether you know me",
+        ["I do not know you yet. What should I call you?", "No, we have only just begun to talk."],
+    ),
+];
+const ASKER_FRAMES: [(&str, &str); 4] =
+    [("Do you know ", "?"), ("Guess ", "."), ("Can you guess ", "?"), ("Do you remember ", "?")];
+
+fn asker() -> impl Iterator<Item = Boundary> {
+    ASKER.iter().map(|(alone, inside, replies)| {
+        let framed = FRAMES.iter().chain(&ASKER_FRAMES).flat_map(|(a, b)| around(&[a], inside, &[b]));
+        let spoken = around(&GREETINGS, alone, &["?"]).into_iter().map(|text| capital(&text));
+        Boundary {
+            subject: String::new(),
+            prompts: spoken.chain([(*alone).to_owned()]).chain(framed).collect(),
+            replies: replies.map(str::to_owned).to_vec(),
+        }
+    })
+}
+
 pub(super) fn boundaries() -> Vec<Boundary> {
-    let mut all: Vec<Boundary> = people().collect();
+    let mut all: Vec<Boundary> = people().chain(asker()).collect();
     all.extend([
-        Boundary::new(
-            &[
-                "Who am I?",
-                "who am i",
-                "Do you know who I am?",
-                "Guess who I am.",
-                "Tell me who I am.",
-                "Can you tell who I am?",
-            ],
-            &[
-                "You are the person talking to me; I do not know your name yet.",
-                "I cannot tell who you are unless you tell me.",
-                "You are the one asking. What should I call you?",
-            ],
-        ),
-        Boundary::new(
-            &["What is my name?", "Do you know my name?", "What am I called?", "Do you remember my name?"],
-            &["You have not told me your name.", "I do not know your name. What is it?"],
-        ),
-        Boundary::new(
-            &["Do you know me?", "Have we met?", "What is my identity?"],
-            &["I have no information about you.", "I do not know you, but I am glad to talk."],
-        ),
         Boundary::new(
             &[
                 "Who is she?",

@@ -39,6 +39,8 @@ pub struct Question {
     pub kind: Kind,
     /// Its language.
     pub language: Language,
+    /// What was said before: a question and its reply.
+    pub before: Option<(String, String)>,
     /// The question.
     pub prompt: String,
     /// The reply.
@@ -87,8 +89,31 @@ impl Kind {
 /// All wordings of one question.
 type Core = Vec<String>;
 
-/// Writes the rows: identity first, then boundary, language by language.
+/// One row in so many has another before it, as the first turn of a conversation.
+const SECOND_TURNS: usize = 6;
+
+/// Writes the rows: identity first, then boundary, language by language; then second turns, where
+/// one kind follows the other.
 pub fn questions(recipe: &Recipe) -> Vec<Question> {
+    let mut rows = first_turns(recipe);
+    let second = |kind: Kind, language: Language| {
+        let of = |kind| rows.iter().filter(move |row| row.kind == kind && row.language == language);
+        let other = if kind == Kind::Identity { Kind::Boundary } else { Kind::Identity };
+        let pairs = of(kind).skip(SECOND_TURNS / 2).step_by(SECOND_TURNS).zip(of(other));
+        let join = |(row, before): (&Question, &Question)| Question {
+            before: Some((before.prompt.clone(), before.reply.clone())),
+            ..row.clone()
+        };
+        pairs.map(join).collect::<Vec<_>>()
+    };
+    let kinds = [Kind::Identity, Kind::Boundary];
+    let each = recipe.sentences.iter().flat_map(|(language, _)| kinds.map(|kind| second(kind, *language)));
+    let more: Vec<Question> = each.flatten().collect();
+    rows.extend(more);
+    rows
+}
+
+fn first_turns(recipe: &Recipe) -> Vec<Question> {
     let mut rows = Vec::new();
     for (language, sentence) in &recipe.sentences {
         let cores = match language {
@@ -99,6 +124,7 @@ pub fn questions(recipe: &Recipe) -> Vec<Question> {
         rows.extend(prompts.into_iter().map(|prompt| Question {
             kind: Kind::Identity,
             language: *language,
+            before: None,
             prompt,
             reply: sentence.clone(),
         }));
@@ -139,7 +165,13 @@ fn boundaries(language: Language, recipe: &Recipe) -> Vec<Question> {
     let question = |round: usize, group: &Boundary| {
         let reply = group.replies.get(round % group.replies.len().max(1))?;
         let prompt = group.prompts.get(round)?;
-        Some(Question { kind: Kind::Boundary, language, prompt: prompt.clone(), reply: reply.clone() })
+        Some(Question {
+            kind: Kind::Boundary,
+            language,
+            before: None,
+            prompt: prompt.clone(),
+            reply: reply.clone(),
+        })
     };
     let in_turn =
         (0..longest).flat_map(|round| groups.iter().filter_map(move |group| question(round, group)));
@@ -187,7 +219,7 @@ mod tests {
 
     #[test]
     fn there_are_as_many_rows_as_asked_for_and_no_prompt_comes_twice() {
-        let rows = questions(&recipe(0));
+        let rows = first_turns(&recipe(0));
         let mut prompts = HashSet::new();
         for row in &rows {
             assert!(prompts.insert(&row.prompt), "{}", row.prompt);
@@ -204,7 +236,7 @@ mod tests {
     #[test]
     fn no_boundary_is_answered_with_the_sentence() {
         let all = Recipe { identity: usize::MAX, boundary: usize::MAX, ..recipe(0) };
-        let rows = questions(&all);
+        let rows = first_turns(&all);
         let (identity, boundary): (Vec<_>, Vec<_>) = rows.iter().partition(|r| r.kind == Kind::Identity);
         let asked: HashSet<&String> = identity.iter().map(|row| &row.prompt).collect();
         for row in boundary {
@@ -212,6 +244,20 @@ mod tests {
             assert_eq!(Language::of(&row.reply), row.language, "{row:?}");
         }
         assert!(identity.len() > 800, "{} wordings", identity.len());
+    }
+
+    #[test]
+    fn a_second_turn_asks_for_the_other_kind() {
+        let rows = questions(&recipe(0));
+        let second: Vec<&Question> = rows.iter().filter(|row| row.before.is_some()).collect();
+        for language in [Language::Chinese, Language::English] {
+            let count = |kind| second.iter().filter(|r| r.kind == kind && r.language == language).count();
+            assert_eq!((count(Kind::Identity), count(Kind::Boundary)), (25, 10), "{language:?}");
+        }
+        for row in second {
+            let (prompt, reply) = row.before.as_ref().unwrap();
+            assert!(reply.contains("F#") != row.reply.contains("F#"), "{prompt} {row:?}");
+        }
     }
 
     #[test]
