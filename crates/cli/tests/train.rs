@@ -86,28 +86,30 @@ fn a_toy_learns_and_the_result_opens() {
     assert!(text(&other.stderr).contains("weight_decay"), "{}", text(&other.stderr));
 }
 
-#[test]
-fn the_same_seed_gives_the_same_bytes_with_any_threads_and_after_any_kill() {
-    let place = Place::new("train-kill");
+/// Trains with one thread, with three, and killed again and again: all must end with the same bytes.
+fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u64) {
+    let place = Place::new(name);
     let [one, three, killed] = ["one", "three", "killed"].map(|name| place.out(name));
     for (out, threads) in [(&one, "1"), (&three, "3")] {
         let mut flags = flags(&place.model, &place.data, out);
         flags.extend(["--threads", threads]);
+        flags.extend(mode);
         let output = halfbyte(&flags);
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
     let want = results(&one);
-    assert!(want == results(&three), "threads change the bytes");
+    assert!(want == results(&three), "{mode:?}: threads change the bytes");
     let mut kills = 0;
     for turn in 0..200u64 {
         let mut command = program::halfbyte();
-        command.args(flags(&place.model, &place.data, &killed)).stderr(Stdio::null()).stdout(Stdio::null());
+        command.args(flags(&place.model, &place.data, &killed)).args(mode);
+        command.stderr(Stdio::null()).stdout(Stdio::null());
         if Path::new(&killed).join("settings.json").exists() {
             command.arg("--resume");
         }
         let mut child = command.spawn().unwrap();
         // Longer and longer, so that the run comes to its end on any machine.
-        std::thread::sleep(Duration::from_millis(5 + turn * 7 % 40 + turn * 5));
+        std::thread::sleep(Duration::from_millis(5 + turn * 7 % 40 + turn * 25 / kills_wanted));
         if child.try_wait().unwrap().is_none() {
             child.kill().unwrap();
             kills += 1;
@@ -116,8 +118,72 @@ fn the_same_seed_gives_the_same_bytes_with_any_threads_and_after_any_kill() {
             break;
         }
     }
-    assert!(kills >= 5, "only {kills} kills hit a running program");
-    assert!(want == results(&killed), "{kills} kills changed the bytes");
+    assert!(kills >= kills_wanted, "{mode:?}: only {kills} kills hit a running program");
+    assert!(want == results(&killed), "{mode:?}: {kills} kills changed the bytes");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_with_any_threads_and_after_any_kill() {
+    ends_with_the_same_bytes("train-kill", &[], 5);
+}
+
+/// What the recipe is compared with: master weights, wider moments, no quantisation.
+const MODES: [&[&str]; 4] = [
+    &["--state", "lean", "--moments", "8"],
+    &["--state", "bf16", "--second", "full"],
+    &["--state", "f32", "--moments", "32", "--second", "full", "--scales", "four-over-six"],
+    &["--state", "all-f32", "--moments", "32", "--second", "full"],
+];
+
+#[test]
+fn that_holds_in_every_mode_of_comparison() {
+    for (index, mode) in MODES.into_iter().enumerate() {
+        ends_with_the_same_bytes(&format!("train-mode-{index}"), mode, 2);
+    }
+}
+
+/// Flags of a run whose every update is so small that it is zero in f32.
+fn still<'a>(place: &'a Place, out: &'a str, steps: &'a str) -> Vec<&'a str> {
+    let mut flags = flags(&place.model, &place.data, out);
+    for (flag, value) in [("--lr", "1e-60"), ("--steps", steps)] {
+        let at = flags.iter().position(|found| *found == flag).unwrap();
+        flags[at + 1] = value;
+    }
+    flags
+}
+
+#[test]
+fn zero_updates_change_no_byte_of_the_model_in_any_mode() {
+    let place = Place::new("train-still");
+    for (index, mode) in [&[][..]].into_iter().chain(MODES).enumerate() {
+        let model = |steps: &str| {
+            let out = place.out(&format!("{index}-{steps}"));
+            let mut flags = still(&place, &out, steps);
+            flags.extend(mode);
+            let output = halfbyte(&flags);
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            fs::read(Path::new(&out).join("model/model.safetensors")).unwrap()
+        };
+        assert!(model("1") == model("6"), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_model_that_was_not_quantised_is_written_in_f32() {
+    let place = Place::new("train-f32");
+    let out = place.out("run");
+    let mut flags = still(&place, &out, "1");
+    flags.extend(["--state", "all-f32"]);
+    let output = halfbyte(&flags);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let model = format!("{out}/model");
+    let found = halfbyte(&["inspect", &model]);
+    assert!(text(&found.stdout).contains("24 F32"), "{}", text(&found.stdout));
+    let difference = halfbyte(&["diff", &place.model, &model, "--exit-code"]);
+    assert!(difference.status.success(), "{}", text(&difference.stdout));
+    // A flag that would do nothing is refused.
+    flags.extend(["--scales", "search"]);
+    assert_eq!(halfbyte(&flags).status.code(), Some(2));
 }
 
 #[test]

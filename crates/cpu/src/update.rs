@@ -28,6 +28,11 @@ fn add_squares(g: &[f32], sums: &mut [f32]) {
 }
 }
 for_isa! {
+fn follow_squares(v: &mut [f32], g: &[f32], average: Average) {
+    second::follow_squares(v, g, average)
+}
+}
+for_isa! {
 fn learn_vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Step) {
     update::vector(w, m, v, g, step)
 }
@@ -99,6 +104,16 @@ pub(crate) fn weight(
 /// Lets the second moments follow the gradient; gives the mean of the rows'.
 fn follow(cpu: &mut Cpu, task: &Task<'_>, gradient: Rows, kind: Second, average: Average) -> f32 {
     let (isa, columns, rows) = (cpu.isa, gradient.columns, gradient.rows);
+    if kind == Second::Full {
+        cpu.for_rows(rows, columns, &|index| {
+            // SAFETY: each row is written by one chunk; the gradient is only read.
+            unsafe {
+                let v = task.rows.slice_mut((task.first + index) * task.width, columns);
+                follow_squares(isa, v, task.gradient.slice(index * columns, columns), average);
+            }
+        });
+        return 0.0;
+    }
     let whole = columns == task.width;
     cpu.for_rows(rows, columns, &|index| {
         // SAFETY: each row's average is written by one chunk; the gradient is only read.
@@ -176,6 +191,7 @@ unsafe fn row(
                 RowSecond::Factored(factor, task.columns.slice(0, width))
             }
             Second::PerRow => RowSecond::PerRow(task.rows.slice(number, 1)[0]),
+            Second::Full => RowSecond::Full(task.rows.slice(number * width, width)),
         };
         let first = (number * width) as u64;
         match of.format {

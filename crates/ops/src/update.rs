@@ -2,16 +2,21 @@
 //! `halfbyte_formats::state` defines for a block of 16.
 //!
 //! Matrices have factored second moments, tables (first rows may come in chunks) one per row,
-//! vectors one per element. Kept, all row after row, rows padded to whole blocks:
+//! vectors, and for comparison all of them, one per element. Kept, all row after row, rows padded to
+//! whole blocks:
 //!
 //! | buffer | matrix | table | vector |
 //! |---|---|---|---|
-//! | remainder | `[rows][columns]` of n bits | the same | |
+//! | remainder | `[rows][columns]` of n bits, or the master weights | the same | |
 //! | moment | `[rows]`: codes of all blocks, then their scales | the same | f32 |
-//! | second | f32 `[rows]`, then `[columns]` | f32 `[rows]` | f32 |
+//! | second | f32 `[rows]`, then `[columns]`; full: `[rows][columns]` | f32 `[rows]`; full | f32 |
+//!
+//! Weights in f32 have neither remainder nor master: they are what they are.
 
+use halfbyte_formats::nvfp4::Scales;
 use halfbyte_formats::state::adamw;
 use halfbyte_formats::state::draw::{Draws, Purpose};
+use halfbyte_formats::state::master::{self, Master};
 use halfbyte_formats::state::moment::{self, Moment};
 use halfbyte_formats::state::{Average, BLOCK, Tally, int8, second, weight};
 
@@ -25,25 +30,38 @@ pub struct Recipe {
     pub weight: weight::Remainder,
     /// Beside 8-bit codes.
     pub table: int8::Remainder,
+    /// Wide weights from which all codes are derived, instead of remainders.
+    pub master: Option<Master>,
     /// First moments of matrices and tables.
     pub moment: Moment,
+    /// Whether second moments of matrices and tables have one number per element.
+    pub full_second: bool,
+    /// How NVFP4 block scales are chosen: at import, and with a master whenever a block moves.
+    pub scales: Scales,
 }
 
 impl Recipe {
     /// NVFP4 with a byte, tables with a nibble, moments in four bits.
-    pub const DEFAULT: Recipe =
-        Recipe { weight: weight::Remainder::Byte, table: int8::Remainder::Nibble, moment: Moment::Four };
+    pub const DEFAULT: Recipe = Recipe {
+        weight: weight::Remainder::Byte,
+        table: int8::Remainder::Nibble,
+        master: None,
+        moment: Moment::Four,
+        full_second: false,
+        scales: Scales::Nearest,
+    };
     /// NVFP4 with a nibble, tables with nothing.
     pub const LEAN: Recipe =
-        Recipe { weight: weight::Remainder::Nibble, table: int8::Remainder::None, moment: Moment::Four };
+        Recipe { weight: weight::Remainder::Nibble, table: int8::Remainder::None, ..Recipe::DEFAULT };
 
-    /// Bytes of the remainders of a weight.
+    /// Bytes of the remainders of a weight, or of its master.
     pub fn remainder_bytes(&self, format: WeightFormat, rows: usize, columns: usize) -> usize {
         let padded = rows * padded(columns);
-        match format {
-            WeightFormat::Nvfp4 => self.weight.bytes(padded),
-            WeightFormat::Int8 => self.table.bytes(padded),
-            WeightFormat::F32 | WeightFormat::Bf16 => 0,
+        match (format, self.master) {
+            (WeightFormat::F32 | WeightFormat::Bf16, _) => 0,
+            (_, Some(master)) => master.bytes(padded),
+            (WeightFormat::Nvfp4, None) => self.weight.bytes(padded),
+            (WeightFormat::Int8, None) => self.table.bytes(padded),
         }
     }
 
@@ -63,6 +81,7 @@ pub fn second_bytes(of: Second, rows: usize, columns: usize) -> usize {
     match of {
         Second::Factored => 4 * (rows + padded(columns)),
         Second::PerRow => 4 * rows,
+        Second::Full => 4 * rows * padded(columns),
     }
 }
 
@@ -73,6 +92,8 @@ pub enum Second {
     Factored,
     /// For tables.
     PerRow,
+    /// One number per element, for comparison.
+    Full,
 }
 
 /// What is kept of a tensor.
@@ -135,6 +156,8 @@ pub enum RowSecond<'a> {
     Factored(f32, &'a [f32]),
     /// The row's average.
     PerRow(f32),
+    /// The row's elements'.
+    Full(&'a [f32]),
 }
 
 /// One row learns: `g` in whole blocks, `first` the number of its first element.
@@ -172,25 +195,31 @@ pub fn row(
                 second::factored(factor, columns)
             }
             RowSecond::PerRow(row) => second::per_row(row),
+            RowSecond::Full(row) => second::each(row[index * BLOCK..].first_chunk().expect("whole blocks")),
         };
         let m = moment_block(recipe.moment, codes, scales, index, g, step, luck(1));
-        tally.add(match &mut weights {
-            RowWeights::Nvfp4(row, global) => match recipe.weight {
+        tally.add(match (&mut weights, recipe.master) {
+            (RowWeights::Nvfp4(row, global), Some(master)) => {
+                let delta = step.adamw.delta(&m, &v, &master.decode_block(row.remainders, index));
+                master.update_nvfp4(row, index, (*global, recipe.scales), &delta, luck(0))
+            }
+            (RowWeights::Int8(row), Some(master)) => {
+                let delta = step.adamw.delta(&m, &v, &master.decode_block(row.remainders, index));
+                master.update_int8(row, index, &delta, luck(0))
+            }
+            (RowWeights::Nvfp4(row, global), None) => match recipe.weight {
                 weight::Remainder::Byte => nvfp4_block::<8>(row, *global, index, &m, &v, step, luck(0)),
                 weight::Remainder::Nibble => nvfp4_block::<4>(row, *global, index, &m, &v, step, luck(0)),
             },
-            RowWeights::Int8(row) => match recipe.table {
+            (RowWeights::Int8(row), None) => match recipe.table {
                 int8::Remainder::Byte => int8_block::<8>(row, index, &m, &v, step, luck(0)),
                 int8::Remainder::Nibble => int8_block::<4>(row, index, &m, &v, step, luck(0)),
                 int8::Remainder::None => int8_block::<0>(row, index, &m, &v, step, luck(0)),
             },
-            RowWeights::F32(row) => {
+            (RowWeights::F32(row), _) => {
                 let w: &mut [f32; BLOCK] = row[index * BLOCK..].first_chunk_mut().expect("whole blocks");
                 let delta = step.adamw.delta(&m, &v, w);
-                for i in 0..BLOCK {
-                    w[i] += delta[i];
-                }
-                Tally::default()
+                master::update_f32(w, &delta)
             }
         });
     }
@@ -301,7 +330,8 @@ pub fn vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Ste
         let used = second::full(&mut v_block, &g_block, step.average);
         let delta = step.adamw.delta(&m_block, &used, &w_block);
         for (i, w) in w.iter_mut().enumerate() {
-            *w += delta[i];
+            // Adding zero turns a negative zero into zero.
+            *w = if delta[i] == 0.0 { *w } else { *w + delta[i] };
             (m[i], v[i]) = (m_block[i], v_block[i]);
         }
     }
@@ -321,7 +351,7 @@ pub fn check_shapes(
     let fits = gradient.columns == columns
         && first.is_multiple_of(crate::tensor::PANEL)
         && first + gradient.rows <= rows
-        && (whole || kind == Second::PerRow)
+        && (whole || kind != Second::Factored)
         && of.format != WeightFormat::Bf16
         && kept.remainder.bytes >= recipe.remainder_bytes(of.format, rows, columns)
         && kept.moment.bytes >= recipe.moment_bytes(rows, columns)

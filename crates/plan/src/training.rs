@@ -20,8 +20,9 @@ pub struct TrainingSettings {
 }
 
 /// How second moments of a matrix are kept.
-pub fn second_of(name: TensorName) -> Second {
+pub fn second_of(name: TensorName, recipe: &Recipe) -> Second {
     match name {
+        _ if recipe.full_second => Second::Full,
         TensorName::Embedding | TensorName::Head => Second::PerRow,
         _ => Second::Factored,
     }
@@ -41,7 +42,7 @@ fn state(
             (
                 recipe.remainder_bytes(format, rows, columns),
                 recipe.moment_bytes(rows, columns),
-                update::second_bytes(second_of(name), rows, columns),
+                update::second_bytes(second_of(name, recipe), rows, columns),
             )
         }
         ref shape => (0, 4 * shape[0], 4 * shape[0]),

@@ -142,7 +142,8 @@ impl<B: Backend> Learner<B> for Adam {
         };
         match entry.learnt {
             Learnt::Matrix(weight) => {
-                let tally = backend.update(&weight, first, gradient, &entry.kept, second_of(name), &step)?;
+                let second = second_of(name, &self.recipe);
+                let tally = backend.update(&weight, first, gradient, &entry.kept, second, &step)?;
                 self.tally.add(tally);
                 self.codes += (gradient.rows * gradient.columns) as u64;
             }

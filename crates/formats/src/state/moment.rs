@@ -102,7 +102,8 @@ pub fn decode_eight(codes: &[i8; BLOCK], scale: u8) -> [f32; BLOCK] {
 /// Rounds one block to 8 bits as `bits` decide.
 #[inline(always)]
 pub fn encode_eight(m: &[f32; BLOCK], bits: &[u32; BLOCK], codes: &mut [i8; BLOCK], scale: &mut u8) {
-    *scale = units::exponent_for(finite_amax(m));
+    let amax = finite_amax(m);
+    *scale = if amax > 0.0 { units::exponent_for(amax) } else { 0 };
     let inverse = units::inverse_power_of_two(*scale);
     for i in 0..BLOCK {
         let x = if m[i].is_nan() { 0.0 } else { m[i] };
@@ -169,6 +170,14 @@ mod tests {
         for x in [f32::NAN, f32::INFINITY, -1e30, -0.0, 1e-45] {
             assert_eq!(stochastic_code(x, 1 << 31), u32::from(rounding::stochastic_e2m1(x, 1 << 31)), "{x}");
         }
+    }
+
+    #[test]
+    fn zeros_are_bytes_of_zero() {
+        let (mut four, mut eight, mut scales) = ([1; BLOCK / 2], [1; BLOCK], [1; 2]);
+        encode_four(&[0.0; BLOCK], &[u32::MAX; BLOCK], &mut four, &mut scales[0]);
+        encode_eight(&[0.0; BLOCK], &[u32::MAX; BLOCK], &mut eight, &mut scales[1]);
+        assert_eq!((four, eight, scales), ([0; BLOCK / 2], [0; BLOCK], [0; 2]));
     }
 
     #[test]

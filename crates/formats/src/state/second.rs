@@ -133,15 +133,30 @@ pub fn per_row(row: f32) -> [f32; BLOCK] {
     [floored(row); BLOCK]
 }
 
+/// Lets a full v follow the squares of a gradient, as [`full`] does block by block.
+#[inline(always)]
+pub fn follow_squares(v: &mut [f32], g: &[f32], average: Average) {
+    assert_eq!(v.len(), g.len(), "gradient");
+    for (v, g) in v.iter_mut().zip(g) {
+        *v = average.of(*v, g * g);
+    }
+}
+
+/// v of a block that has one number per element, which has followed the gradient already.
+#[inline(always)]
+pub fn each(v: &[f32; BLOCK]) -> [f32; BLOCK] {
+    let mut out = [0.0; BLOCK];
+    for (out, v) in out.iter_mut().zip(v) {
+        *out = floored(*v);
+    }
+    out
+}
+
 /// Moves a full v by a block's gradient and returns it floored.
 #[inline(always)]
 pub fn full(v: &mut [f32; BLOCK], g: &[f32; BLOCK], average: Average) -> [f32; BLOCK] {
-    let mut out = [0.0; BLOCK];
-    for i in 0..BLOCK {
-        v[i] = average.of(v[i], g[i] * g[i]);
-        out[i] = floored(v[i]);
-    }
-    out
+    follow_squares(v, g, average);
+    each(v)
 }
 
 #[inline(always)]

@@ -3,8 +3,8 @@
 //! Matrices that share a scale when they are exported (q, k, v; gate, up) share it from the start.
 
 use halfbyte_checkpoint::{Checkpoint, LayerTensor, Tensor, TensorName};
-use halfbyte_formats::nvfp4::Scales;
 use halfbyte_formats::state::{int8, weight};
+use halfbyte_formats::{int8_block, nvfp4};
 use halfbyte_ops::tensor::PANEL;
 use halfbyte_ops::update::{Recipe, padded};
 use halfbyte_ops::{Backend, Buffer, Weight, WeightFormat, WeightRows};
@@ -13,13 +13,12 @@ use halfbyte_plan::{LOADING_VALUES, Name, Plan};
 use crate::error::Result;
 use crate::load::handle;
 
-/// Writes every planned tensor, and its remainder; `progress` hears values done.
+/// Writes every planned tensor, and its remainder or its master; `progress` hears values done.
 pub fn import<B: Backend>(
     backend: &mut B,
     checkpoint: &Checkpoint,
     plan: &Plan,
     recipe: &Recipe,
-    scales: Scales,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
     for name in checkpoint.architecture.tensor_names() {
@@ -37,14 +36,14 @@ pub fn import<B: Backend>(
         let weight = Weight { buffer: handle(plan, name)?, rows, columns, format };
         let remainder = plan.buffer(Name::Remainder(name)).unwrap_or_default();
         let global = match format {
-            WeightFormat::Nvfp4 => weight::tensor_scale(shared_amax(checkpoint, name)?, scales),
+            WeightFormat::Nvfp4 => weight::tensor_scale(shared_amax(checkpoint, name)?, recipe.scales),
             _ => 1.0,
         };
         for first in (0..rows).step_by(run) {
             let range = first..rows.min(first + run);
             let values = &mut values[..range.len() * columns];
             checkpoint.read_f32(tensor, range, values)?;
-            write(backend, &weight, remainder, recipe, (global, scales), first, values)?;
+            write(backend, &weight, remainder, recipe, global, first, values)?;
             progress(values.len() as u64);
         }
     }
@@ -84,7 +83,7 @@ fn write<B: Backend>(
     weight: &Weight,
     remainder: Buffer,
     recipe: &Recipe,
-    (global, scales): (f32, Scales),
+    global: f32,
     first: usize,
     values: &[f32],
 ) -> Result<()> {
@@ -105,7 +104,13 @@ fn write<B: Backend>(
                     scales: &mut block_scales[r * width / 16..][..width / 16],
                     remainders: &mut remainders[r * bytes..][..bytes],
                 };
-                weight::import_row(&row, global, scales, recipe.weight, planes);
+                match recipe.master {
+                    None => weight::import_row(&row, global, recipe.scales, recipe.weight, planes),
+                    Some(master) => {
+                        master.import_row(&mut row, planes.remainders);
+                        nvfp4::encode_row(&row, global, recipe.scales, planes.codes, planes.scales);
+                    }
+                }
             }
             let half = columns.div_ceil(2);
             let codes: Vec<u8> =
@@ -122,7 +127,13 @@ fn write<B: Backend>(
                     scales: &mut block_scales[r * width / 16..][..width / 16],
                     remainders: &mut remainders[r * bytes..][..bytes],
                 };
-                int8::import_row(&row, recipe.table, planes);
+                match recipe.master {
+                    None => int8::import_row(&row, recipe.table, planes),
+                    Some(master) => {
+                        master.import_row(&mut row, planes.remainders);
+                        int8_block::encode_row(&row, planes.codes, planes.scales);
+                    }
+                }
             }
             let codes: Vec<i8> = codes.chunks_exact(width).flat_map(|row| &row[..columns]).copied().collect();
             backend.write_weight(weight, first, WeightRows::Int8 { codes: &codes, scales: &block_scales })?;

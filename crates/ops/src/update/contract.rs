@@ -1,15 +1,16 @@
 //! The contract of `update`: a few steps on the device against the same rows on the host.
 
-use halfbyte_formats::nvfp4::{self, Scales};
 use halfbyte_formats::state::adamw::{self, Settings};
 use halfbyte_formats::state::moment::Moment;
 use halfbyte_formats::state::{Average, Tally, int8, second, weight};
+use halfbyte_formats::{int8_block, nvfp4};
 
 use super::*;
 use crate::WeightRows;
 use crate::testing::{Bench, assert_same_bits, numbers};
 
 /// A weight on the host.
+#[derive(Clone, PartialEq)]
 struct Host {
     codes: Vec<u8>,
     signed: Vec<i8>,
@@ -20,16 +21,21 @@ struct Host {
     moment: Vec<u8>,
     rows: Vec<f32>,
     columns: Vec<f32>,
+    /// Second moments of the elements.
+    each: Vec<f32>,
 }
 
 pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
     use WeightFormat::{F32, Int8, Nvfp4};
     let eight = Recipe { moment: Moment::Eight, ..Recipe::DEFAULT };
     let float = Recipe { moment: Moment::Float, table: int8::Remainder::Byte, ..Recipe::DEFAULT };
-    for recipe in [Recipe::DEFAULT, Recipe::LEAN, eight, float] {
+    let masters = [(Master::Bf16, Scales::Nearest), (Master::Float, Scales::FourOverSix)];
+    let wide = masters.map(|(master, scales)| Recipe { master: Some(master), scales, ..float });
+    for recipe in [Recipe::DEFAULT, Recipe::LEAN, eight, float].into_iter().chain(wide) {
         for (format, kind) in [(Nvfp4, Second::Factored), (Int8, Second::PerRow), (F32, Second::Factored)] {
             for (rows, columns) in [(40, 96), (17, 200)] {
                 check_case(&make, recipe, format, kind, (rows, columns));
+                check_case(&make, recipe, format, Second::Full, (rows, columns));
             }
         }
     }
@@ -59,7 +65,7 @@ fn check_case<B: Backend>(
         second: bench.buffer(second_bytes(kind, rows, columns)),
     };
     bench.backend.write_bytes(kept.remainder, &host.remainder).unwrap();
-    let what = format!("{} {rows}x{columns}, {recipe:?}", format.name());
+    let what = format!("{} {rows}x{columns}, {kind:?}, {recipe:?}", format.name());
     for number in 1..4 {
         let scale = [0.0, 1.0, 1e-3][number as usize - 1];
         let g: Vec<f32> = numbers(number as u32, rows * columns).iter().map(|x| x * scale).collect();
@@ -67,16 +73,16 @@ fn check_case<B: Backend>(
         if number == 1 {
             // Nothing was learnt yet: a gradient of zeros, without decay, changes nothing.
             now.adamw = adamw::Step::new(&Settings::default(), 1e-3, 1);
-            let before = host.remainder.clone();
+            let before = host.clone();
             assert_eq!(on_host(&mut host, format, kind, &g, columns, &now), Tally::default());
-            assert_eq!(before, host.remainder);
+            assert!(before == host, "{what}: zeros changed bytes");
         } else {
             on_host(&mut host, format, kind, &g, columns, &now);
         }
         let gradient = bench.rows(rows, columns, &g);
         let tally = match kind {
             Second::Factored => bench.backend.update(&of, 0, gradient, &kept, kind, &now).unwrap(),
-            Second::PerRow => {
+            Second::PerRow | Second::Full => {
                 let mut tally =
                     bench.backend.update(&of, 0, gradient.slice(0, 16), &kept, kind, &now).unwrap();
                 let rest = gradient.slice(16, rows - 16);
@@ -90,7 +96,14 @@ fn check_case<B: Backend>(
     let tokens: Vec<u32> = (0..rows as u32).collect();
     bench.backend.embed(&tokens, &of, out).unwrap();
     assert_same_bits(&bench.read(out), &decoded(&host, format, columns), &what);
-    for (buffer, want) in [(kept.remainder, &host.remainder), (kept.moment, &host.moment)] {
+    let second = match kind {
+        Second::Factored => [&host.rows[..], &host.columns].concat(),
+        Second::PerRow => host.rows.clone(),
+        Second::Full => host.each.clone(),
+    };
+    let second: Vec<u8> = second.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let all = [(kept.remainder, &host.remainder), (kept.moment, &host.moment), (kept.second, &second)];
+    for (buffer, want) in all {
         let mut got = vec![0; buffer.bytes];
         bench.backend.read_bytes(buffer, &mut got).unwrap();
         assert!(got == *want, "{what}: kept bytes differ");
@@ -107,27 +120,35 @@ fn import(recipe: Recipe, format: WeightFormat, (rows, columns): (usize, usize))
         codes: vec![0; rows * width / 2],
         signed: vec![0; rows * width],
         scales: vec![0; rows * width / BLOCK],
-        global: weight::tensor_scale(1.0, Scales::Nearest),
+        global: weight::tensor_scale(1.0, recipe.scales),
         remainder: vec![0; recipe.remainder_bytes(format, rows, columns)],
         moment: vec![0; recipe.moment_bytes(rows, columns)],
         rows: vec![0.0; rows],
         columns: vec![0.0; width],
+        each: vec![0.0; rows * width],
         values,
     };
     let (half, blocks, bytes) = (width / 2, width / BLOCK, host.remainder.len() / rows);
     for r in 0..rows {
-        let x = &host.values[r * width..][..width];
+        let x = &mut host.values[r * width..][..width];
         let remainders = &mut host.remainder[r * bytes..][..bytes];
         let scales = &mut host.scales[r * blocks..][..blocks];
-        match format {
-            WeightFormat::Nvfp4 => {
-                let codes = &mut host.codes[r * half..][..half];
+        let (codes, signed) = (&mut host.codes[r * half..][..half], &mut host.signed[r * width..][..width]);
+        match (format, recipe.master) {
+            (WeightFormat::Nvfp4, None) => {
                 let row = weight::Row { codes, scales, remainders };
-                weight::import_row(x, host.global, nvfp4::Scales::Nearest, recipe.weight, row);
+                weight::import_row(x, host.global, recipe.scales, recipe.weight, row);
             }
-            WeightFormat::Int8 => {
-                let codes = &mut host.signed[r * width..][..width];
-                int8::import_row(x, recipe.table, int8::Row { codes, scales, remainders });
+            (WeightFormat::Nvfp4, Some(master)) => {
+                master.import_row(x, remainders);
+                nvfp4::encode_row(x, host.global, recipe.scales, codes, scales);
+            }
+            (WeightFormat::Int8, None) => {
+                int8::import_row(x, recipe.table, int8::Row { codes: signed, scales, remainders });
+            }
+            (WeightFormat::Int8, Some(master)) => {
+                master.import_row(x, remainders);
+                int8_block::encode_row(x, signed, scales);
             }
             _ => {}
         }
@@ -169,6 +190,7 @@ fn on_host(
         *row = second::follow_one(*row, second::add_squares(g, &mut sums), columns, step.average);
     }
     second::follow(&mut host.columns, &sums, rows, step.average);
+    second::follow_squares(&mut host.each, &padded_g, step.average);
     let mean = second::mean(&host.rows);
     let (blocks, bytes, moment) = (width / BLOCK, host.remainder.len() / rows, host.moment.len() / rows);
     let mut tally = Tally::default();
@@ -189,6 +211,7 @@ fn on_host(
         let second = match kind {
             Second::Factored => RowSecond::Factored(second::row_factor(host.rows[r], mean), &host.columns),
             Second::PerRow => RowSecond::PerRow(host.rows[r]),
+            Second::Full => RowSecond::Full(&host.each[r * width..][..width]),
         };
         let (moments, g) = (&mut host.moment[r * moment..][..moment], &padded_g[r * width..][..width]);
         tally.add(row(weights, moments, second, g, (r * width) as u64, &Moving::new(step)));
@@ -208,7 +231,7 @@ fn decoded(host: &Host, format: WeightFormat, columns: usize) -> Vec<f32> {
                 out.iter_mut().for_each(|x| *x *= host.global);
             }
             WeightFormat::Int8 => {
-                halfbyte_formats::int8_block::decode_row(&host.signed[r * width..][..width], scales, out);
+                int8_block::decode_row(&host.signed[r * width..][..width], scales, out);
             }
             _ => {}
         }

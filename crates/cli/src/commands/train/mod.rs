@@ -3,6 +3,7 @@
 //! flags -> setup (model, data, plan) -> steps (log, line, checkpoints) -> write (the model, the report)
 
 mod setup;
+mod state;
 mod write;
 
 use std::io::{IsTerminal, Write as _, stderr};
@@ -10,9 +11,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use halfbyte_model::training::Batch;
-use halfbyte_ops::update::Recipe;
 use halfbyte_plan::memory;
 use halfbyte_text::dataset::{HeldOut, Position};
 use halfbyte_text::packing::Sequence;
@@ -23,31 +23,14 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::corpus::CorpusArgs;
-use crate::device::{parse_isa, parse_scales};
+use crate::device::parse_isa;
 use crate::failure::{Code, Failure, Result};
 use crate::signals;
 use setup::Setup;
+use state::StateArgs;
 
 /// More than any machine trains at once; so that sizes can be multiplied.
 const MOST_SEQUENCES: usize = 1 << 16;
-
-/// How what is learnt is kept between steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum State {
-    /// NVFP4 with a remainder of eight bits, moments in four: 2.1 bytes a parameter
-    Default,
-    /// NVFP4 with a remainder of four bits: 1.6 bytes a parameter
-    Lean,
-}
-
-impl State {
-    fn recipe(self) -> Recipe {
-        match self {
-            State::Default => Recipe::DEFAULT,
-            State::Lean => Recipe::LEAN,
-        }
-    }
-}
 
 /// Train every parameter of a model on your data, in four bits
 #[derive(Args, Clone, Debug)]
@@ -56,8 +39,9 @@ impl State {
   halfbyte train --model qwen3-0.6b --data talks.jsonl notes.txt:0.5 --out run --steps 1000 --resume
 
 The folder gets log.jsonl (one line a step), checkpoints, report.html, and at the end model/, which
-is a ModelOpt NVFP4 directory: talk to it with `halfbyte chat run/model`, turn it into other formats
-with `halfbyte convert run/model OUT --to gguf|hf|dat`. Ctrl-C saves and stops; --resume goes on.")]
+is a ModelOpt NVFP4 directory (with --state all-f32 a plain one in f32): talk to it with
+`halfbyte chat run/model`, turn it into other formats with
+`halfbyte convert run/model OUT --to gguf|hf|dat`. Ctrl-C saves and stops; --resume goes on.")]
 pub(crate) struct TrainArgs {
     /// The model to begin with: a Hugging Face directory, a .gguf, or a .dat
     #[arg(long, value_name = "MODEL")]
@@ -88,12 +72,8 @@ pub(crate) struct TrainArgs {
     /// Decoupled weight decay
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0)]
     pub(crate) weight_decay: f64,
-    /// How what is learnt is kept between steps
-    #[arg(long, value_enum, value_name = "STATE", default_value = "default")]
-    pub(crate) state: State,
-    /// How NVFP4 block scales are chosen at the start: nearest, four-over-six, search
-    #[arg(long, default_value = "nearest", value_name = "RULE", value_parser = parse_scales)]
-    pub(crate) scales: halfbyte_formats::nvfp4::Scales,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
     /// Leave tensors alone whose name matches; may be given more than once
     #[arg(long, value_name = "PATTERN")]
     pub(crate) freeze: Vec<String>,
@@ -142,6 +122,7 @@ impl TrainArgs {
     }
 
     fn check(&self) -> Result<()> {
+        self.state.check()?;
         let wrong = |flag: &str| Err(Failure::misuse(format!("{flag} must be at least 1")));
         match () {
             _ if self.steps == 0 => wrong("--steps"),

@@ -4,8 +4,7 @@ use halfbyte_checkpoint::{Checkpoint, LayerTensor, TensorName};
 use halfbyte_cpu::{Cpu, Isa, TrainingNeed, measure};
 use halfbyte_formats::state::adamw;
 use halfbyte_model::training::{Training, import};
-use halfbyte_ops::CacheFormat;
-use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, WeightChoice, memory, plan_training};
+use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, memory, plan_training};
 use halfbyte_text::dataset::{Feed, FeedSettings};
 use halfbyte_text::packing::Sequence;
 use halfbyte_train::{Adam, Binding, Facts, Schedule, ScheduleSettings, groups};
@@ -60,7 +59,7 @@ impl Setup {
         let recipe = args.state.recipe();
         let mut progress = Progress::new("loading", architecture.parameters());
         let done = &mut |done| progress.add(done);
-        import(&mut model.backend, &checkpoint, &plan, &recipe, args.scales, done)?;
+        import(&mut model.backend, &checkpoint, &plan, &recipe, done)?;
         drop(progress);
         let optimizer = adamw::Settings { decay: args.weight_decay, ..adamw::Settings::default() };
         let adam = Adam::new(&model, &plan, &training, optimizer, recipe, args.seed);
@@ -113,12 +112,13 @@ impl Setup {
 fn plan(args: &TrainArgs, checkpoint: &Checkpoint, length: usize) -> Result<(Plan, TrainingSettings)> {
     let a = &checkpoint.architecture;
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let (weights, cache) = args.state.forward();
     let settings = Settings {
         context: length,
         chunk: args.batch * length,
         logit_rows: 1,
-        weights: WeightChoice::Nvfp4,
-        cache: CacheFormat::Bf16,
+        weights,
+        cache,
         threads: threads.clamp(1, 256),
     };
     let training = TrainingSettings { vocabulary_chunk: WORDS, recipe: args.state.recipe() };
@@ -162,7 +162,9 @@ fn bind(args: &TrainArgs, checkpoint: &Checkpoint, feed: &Feed, speech: &Speech,
             ("seed", args.seed.to_string()),
         ]),
         recipe: facts(&[
-            ("state", format!("{:?}", args.state)),
+            ("state", format!("{:?}", args.state.state)),
+            ("moments", format!("{:?}", args.state.moments)),
+            ("second", format!("{:?}", args.state.second)),
             ("batch", args.batch.to_string()),
             ("seq", length.to_string()),
             ("steps", args.steps.to_string()),
@@ -171,7 +173,7 @@ fn bind(args: &TrainArgs, checkpoint: &Checkpoint, feed: &Feed, speech: &Speech,
             ("warm_up", format!("{:?}", args.warm_up)),
             ("decay", format!("{:?}", args.decay)),
             ("weight_decay", args.weight_decay.to_string()),
-            ("scales", format!("{:?}", args.scales)),
+            ("scales", format!("{:?}", args.state.scales)),
             ("groups", format!("{:?}", args.groups())),
         ]),
         template: speech.fingerprint(),

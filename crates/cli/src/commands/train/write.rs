@@ -1,13 +1,13 @@
-//! What a run leaves: the model as a ModelOpt directory, with exactly the codes it was trained in,
-//! and the report.
+//! What a run leaves: the model as a ModelOpt directory, with exactly the codes it was trained in
+//! (as a plain one in f32, where nothing was quantised), and the report.
 
 use std::path::PathBuf;
 
 use halfbyte_checkpoint::{Encoding, Format, Output, OutputTensor, Sink, TensorName, create};
-use halfbyte_formats::int8_block;
 use halfbyte_model::training::Learnt;
 use halfbyte_ops::tensor::BLOCK;
-use halfbyte_ops::{Backend, Rows, Weight, WeightFormat};
+use halfbyte_ops::{Backend, Buffer, Rows, Weight, WeightFormat};
+use halfbyte_plan::{Name, Value, WeightChoice};
 use halfbyte_train::{Record, Report, html};
 
 use super::TrainArgs;
@@ -22,8 +22,12 @@ pub(super) fn model(args: &TrainArgs, setup: &mut Setup) -> Result<PathBuf> {
     let encoding = |name: TensorName| match setup.model.tensor(name) {
         Some(Learnt::Matrix(weight)) if weight.format == WeightFormat::Nvfp4 => Encoding::Nvfp4,
         // Eight bits times a power of two are exact in bf16.
-        Some(Learnt::Matrix(_)) => Encoding::Bf16,
+        Some(Learnt::Matrix(weight)) if weight.format == WeightFormat::Int8 => Encoding::Bf16,
         _ => Encoding::F32,
+    };
+    let format = match setup.plan.settings.weights {
+        WeightChoice::F32 => Format::HuggingFace,
+        _ => Format::ModelOpt,
     };
     let tensor = |name: &TensorName| OutputTensor {
         name: *name,
@@ -33,13 +37,16 @@ pub(super) fn model(args: &TrainArgs, setup: &mut Setup) -> Result<PathBuf> {
     let output = Output {
         architecture: architecture.clone(),
         tensors: names.iter().map(tensor).collect(),
-        text: carry_text(&setup.checkpoint, Format::ModelOpt)?,
+        text: carry_text(&setup.checkpoint, format)?,
         dat: None,
     };
-    let mut sink = create(&path, Format::ModelOpt, output)?;
+    let mut sink = create(&path, format, output)?;
+    let free = setup.plan.buffer(Name::Value(Value::Gradient)).unwrap_or_default();
     for (index, name) in names.iter().enumerate() {
         match setup.model.tensor(*name) {
-            Some(Learnt::Matrix(weight)) => matrix(&mut setup.model.backend, &weight, index, &mut *sink)?,
+            Some(Learnt::Matrix(weight)) => {
+                matrix(&mut setup.model.backend, &weight, free, index, &mut *sink)?;
+            }
             Some(Learnt::Vector(vector)) => {
                 let mut values = vec![0.0; vector.len];
                 setup.model.backend.read(Rows::new(vector.buffer, 1, vector.len), &mut values)?;
@@ -52,22 +59,29 @@ pub(super) fn model(args: &TrainArgs, setup: &mut Setup) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn matrix(backend: &mut impl Backend, weight: &Weight, index: usize, sink: &mut dyn Sink) -> Result<()> {
+/// `free` has room for a row.
+fn matrix(
+    backend: &mut impl Backend,
+    weight: &Weight,
+    free: Buffer,
+    index: usize,
+    sink: &mut dyn Sink,
+) -> Result<()> {
     let (columns, blocks) = (weight.columns, weight.columns.div_ceil(BLOCK));
-    let mut scales = vec![0; blocks];
-    let nvfp4 = weight.format == WeightFormat::Nvfp4;
-    let mut codes = vec![0; blocks * if nvfp4 { BLOCK / 2 } else { BLOCK }];
+    let (mut codes, mut scales) = (vec![0; blocks * BLOCK / 2], vec![0; blocks]);
     let mut values = vec![0.0; columns];
     for row in 0..weight.rows {
-        let global = backend.read_row(weight, row, &mut codes, &mut scales)?;
-        if nvfp4 {
+        if weight.format == WeightFormat::Nvfp4 {
+            let global = backend.read_row(weight, row, &mut codes, &mut scales)?;
             if row == 0 {
                 sink.set_global(index, global)?;
             }
             sink.write_nvfp4(index, row, &codes[..columns / 2], &scales)?;
         } else {
-            let signed: Vec<i8> = codes[..columns].iter().map(|code| *code as i8).collect();
-            int8_block::decode_row(&signed, &scales, &mut values);
+            // The values of a row are what a token of that number would begin with.
+            let decoded = Rows::new(free, 1, columns);
+            backend.embed(&[row as u32], weight, decoded)?;
+            backend.read(decoded, &mut values)?;
             sink.write_rows(index, row, &values)?;
         }
     }
