@@ -6,6 +6,7 @@ use halfbyte_checkpoint::TensorName;
 use halfbyte_cpu::{Cpu, Isa, TrainingNeed};
 use halfbyte_formats::nvfp4::Scales;
 use halfbyte_model::{Batch, Learner, Result, Training, load};
+use halfbyte_ops::accumulate::Storage;
 use halfbyte_ops::update::Recipe;
 use halfbyte_ops::{Backend, CacheFormat, Rows, Weight, WeightRows, loss};
 use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, WeightChoice, plan_training};
@@ -14,21 +15,21 @@ use crate::common::{Toy, golden, kernel_sets, numbers, tokens};
 
 /// How a toy is trained.
 #[derive(Clone, Copy)]
-struct Way {
-    isa: Isa,
-    threads: usize,
-    weights: WeightChoice,
-    cache: CacheFormat,
-    words: usize,
+pub(crate) struct Way {
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+    pub(crate) weights: WeightChoice,
+    pub(crate) cache: CacheFormat,
+    pub(crate) words: usize,
 }
 
 impl Way {
-    fn exact(isa: Isa) -> Way {
+    pub(crate) fn exact(isa: Isa) -> Way {
         Way { isa, threads: 2, weights: WeightChoice::F32, cache: CacheFormat::F32, words: 96 }
     }
 }
 
-fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Training<Cpu>, Plan) {
+pub(crate) fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Training<Cpu>, Plan) {
     let a = toy.architecture();
     let settings = Settings {
         context: longest,
@@ -40,7 +41,8 @@ fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Training<Cpu>, P
     };
     let widest = a.hidden_size.max(a.intermediate_size).max(a.heads * a.head_dim).max(way.words);
     let need = TrainingNeed { tokens, longest, widest, head_dim: a.head_dim, threads: way.threads };
-    let training = TrainingSettings { vocabulary_chunk: way.words, recipe: Recipe::DEFAULT };
+    let gradient = Some(Storage::Float);
+    let training = TrainingSettings { vocabulary_chunk: way.words, recipe: Recipe::DEFAULT, gradient };
     let encoding = |name| toy.checkpoint.find(name).map(|tensor| tensor.encoding);
     let plan = plan_training(a, &settings, training, &encoding, need.bytes());
     let scratch = plan.buffer(Name::Scratch).unwrap();
@@ -52,7 +54,7 @@ fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Training<Cpu>, P
 
 /// Writes gradients down.
 #[derive(Default)]
-struct Notes(HashMap<TensorName, Vec<f32>>);
+pub(crate) struct Notes(pub(crate) HashMap<TensorName, Vec<f32>>);
 
 impl Learner<Cpu> for Notes {
     fn learn(&mut self, backend: &mut Cpu, name: TensorName, first: usize, gradient: Rows) -> Result<()> {
@@ -66,11 +68,11 @@ impl Learner<Cpu> for Notes {
 }
 
 /// AdamW on the host, in f32 weights.
-struct Host<'a> {
-    plan: &'a Plan,
-    state: HashMap<(TensorName, usize), [Vec<f64>; 3]>,
-    toy: &'a Toy,
-    step: i32,
+pub(crate) struct Host<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) state: HashMap<(TensorName, usize), [Vec<f64>; 3]>,
+    pub(crate) toy: &'a Toy,
+    pub(crate) step: i32,
 }
 
 impl Learner<Cpu> for Host<'_> {
