@@ -2,7 +2,7 @@
 """Does a trained model answer the same elsewhere? Asks halfbyte, transformers (a bf16 directory) and
 llama.cpp (a GGUF), all greedily, and prints the replies side by side.
 
-  python scripts/check/answers.py --model run/model --out /tmp/answers --prompts "Who are you?" "Who am I?"
+  python scripts/check/answers.py --model run/model --out answers --prompts "Who are you?" "Who am I?"
 
 Needs the packages torch, transformers and llama-cpp-python, and a release build. OUT must not exist.
 """

@@ -187,6 +187,50 @@ fn a_model_that_was_not_quantised_is_written_in_f32() {
 }
 
 #[test]
+fn stored_gradients_give_the_same_bytes_with_any_threads_and_after_a_stop() {
+    let place = Place::new("train-stored");
+    let [one, three, resumed] = ["one", "three", "resumed"].map(|name| place.out(name));
+    let stored = ["--accumulate", "2", "--clip-norm", "0.5"];
+    let run = |out: &str, more: &[&str]| {
+        let output = halfbyte(&[&flags(&place.model, &place.data, out)[..], &stored, more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    run(&one, &["--threads", "1"]);
+    run(&three, &["--threads", "3"]);
+    assert!(results(&one) == results(&three), "threads change the bytes");
+    run(&resumed, &["--keep", "20"]);
+    // As if it had been killed before the last steps.
+    for step in ["000024", "000027", "000030"] {
+        fs::remove_dir_all(Path::new(&resumed).join("checkpoints").join(step)).unwrap();
+    }
+    fs::remove_dir_all(Path::new(&resumed).join("model")).unwrap();
+    run(&resumed, &["--keep", "20", "--resume"]);
+    assert!(results(&one) == results(&resumed), "a stop changes the bytes");
+    let log = fs::read_to_string(format!("{one}/log.jsonl")).unwrap();
+    let norm =
+        |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["gradient_norm"].as_f64();
+    assert!(log.lines().all(|line| norm(line).is_some_and(|norm| norm > 0.0)), "{log}");
+    assert!(fs::read_to_string(format!("{one}/report.html")).unwrap().contains("Length of the gradient"));
+}
+
+#[test]
+fn a_clip_without_a_stored_gradient_is_refused_with_the_remedy() {
+    let place = Place::new("train-clip");
+    let out = place.out("run");
+    for (more, remedy) in [
+        (vec!["--clip-norm", "1"], "--gradient stored"),
+        (vec!["--gradient", "fused", "--accumulate", "2"], "--gradient stored"),
+        (vec!["--accumulate", "0"], "at least 1"),
+        (vec!["--gradient", "stored", "--clip-norm", "0"], "above 0"),
+    ] {
+        let output = halfbyte(&[flags(&place.model, &place.data, &out), more.clone()].concat());
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(remedy), "{more:?}: {}", text(&output.stderr));
+        assert!(!Path::new(&out).exists(), "nothing is left behind");
+    }
+}
+
+#[test]
 fn data_without_a_reply_is_refused_by_name() {
     let place = Place::new("train-empty");
     let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n";

@@ -3,6 +3,7 @@
 //! Every kernel gives the bits that `halfbyte_ops` defines, whatever the instruction set, the
 //! number of threads and the number of tokens computed together.
 
+mod accumulate;
 mod arena;
 mod attend;
 mod isa;
@@ -21,6 +22,7 @@ mod update;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
+use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::error::check;
 use halfbyte_ops::tensor::BLOCK;
 use halfbyte_ops::update::{Kept, Second, Step};
@@ -353,6 +355,18 @@ impl Backend for Cpu {
         row_gradients::loss_gradient(self, logits, first, targets, state, weight)
     }
 
+    fn accumulate(&mut self, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<u64> {
+        accumulate::add(self, gradient, first, to, share)
+    }
+
+    fn accumulated(&mut self, from: &Stored, first: usize, factor: f32, out: Rows) -> Result<()> {
+        accumulate::read(self, from, first, factor, out)
+    }
+
+    fn accumulated_squares(&mut self, of: &Stored) -> Result<f64> {
+        accumulate::squares(self, of)
+    }
+
     fn update(
         &mut self,
         of: &Weight,
@@ -399,7 +413,19 @@ mod tests {
         )*};
     }
 
-    contracts!(rms_norm, gated, residual, rope, embed, linear, attend, loss, update);
+    contracts!(
+        rms_norm,
+        gated,
+        residual,
+        rope,
+        embed,
+        linear,
+        attend,
+        loss,
+        accumulate,
+        update,
+        finite_differences
+    );
 
     #[test]
     fn a_set_that_is_not_there_is_refused_by_name() {

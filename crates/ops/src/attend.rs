@@ -63,9 +63,13 @@ pub fn check_store(keys: Rows, values: Rows, start: usize, cache: &Cache) -> Res
     })
 }
 
+/// Heads are even, as rope wants them: kernels keep keys in pairs.
 fn cache_fits(cache: &Cache) -> bool {
     let bytes = Cache::bytes(cache.format, cache.kv_heads, cache.head_dim, cache.capacity);
-    cache.capacity.is_multiple_of(KEYS) && cache.head_dim <= WIDEST_HEAD && cache.buffer.bytes == bytes
+    cache.capacity.is_multiple_of(KEYS)
+        && cache.head_dim.is_multiple_of(2)
+        && cache.head_dim <= WIDEST_HEAD
+        && cache.buffer.bytes == bytes
 }
 
 /// A key or value of one head as the cache keeps it.

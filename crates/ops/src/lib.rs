@@ -5,13 +5,15 @@
 //!
 //! Each op has a file of its own with the maths, the shapes, a plain reference and a contract:
 //! one test body that every backend runs. All outputs are overwritten, except where a name says that they are added to.
-//! Backward ops will stand beside their forward in the same files.
+//! Backward ops stand beside their forward in the same files; `finite_differences` judges them all.
 #![forbid(unsafe_code)]
 
+pub mod accumulate;
 pub mod attend;
 pub mod dot;
 pub mod embed;
 pub mod error;
+pub mod finite_differences;
 pub mod gated;
 pub mod linear;
 pub mod loss;
@@ -168,6 +170,19 @@ pub trait Backend {
         state: Rows,
         weight: f32,
     ) -> Result<()>;
+    /// Adds rows `first..` of a gradient to what is stored of it; gives the number of values that
+    /// storage cannot hold. See `accumulate`.
+    fn accumulate(
+        &mut self,
+        gradient: Rows,
+        first: usize,
+        to: &accumulate::Stored,
+        share: &accumulate::Share,
+    ) -> Result<u64>;
+    /// out = factor * rows `first..` of a stored gradient.
+    fn accumulated(&mut self, from: &accumulate::Stored, first: usize, factor: f32, out: Rows) -> Result<()>;
+    /// Sum of the squares of a stored gradient.
+    fn accumulated_squares(&mut self, of: &accumulate::Stored) -> Result<f64>;
     /// A weight learns from rows `first..` of its gradient, and says what changed. See `update`.
     fn update(
         &mut self,

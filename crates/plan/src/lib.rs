@@ -20,7 +20,7 @@ use serde::Serialize;
 pub use fit::{Change, Fit};
 pub use need::plan;
 pub use settings::{Settings, WeightChoice};
-pub use training::{TrainingSettings, plan_training, second_of};
+pub use training::{TrainingSettings, plan_training, second_of, stored_gradient};
 
 /// Values that each loading thread holds at a time, at least 16 rows.
 pub const LOADING_VALUES: usize = 1 << 20;
@@ -96,6 +96,8 @@ pub enum Name {
     Moment(TensorName),
     /// Its second moments.
     Second(TensorName),
+    /// Its gradient, where a step stores it.
+    Gradient(TensorName),
     /// The value that a stage writes.
     Value(Value),
     /// Working memory of the kernels.
@@ -144,6 +146,7 @@ impl std::fmt::Display for Name {
             Name::Remainder(name) => write!(f, "remainder of {name}"),
             Name::Moment(name) => write!(f, "first moments of {name}"),
             Name::Second(name) => write!(f, "second moments of {name}"),
+            Name::Gradient(name) => write!(f, "gradient of {name}"),
             Name::Value(value) => write!(f, "{}", format!("{value:?}").to_lowercase()),
             Name::Scratch => f.write_str("scratch"),
         }

@@ -2,8 +2,9 @@
 //! computed again on the way back, so one layer's values are enough.
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
+use halfbyte_ops::accumulate::{Storage, Stored};
 use halfbyte_ops::update::{self, Recipe, Second};
-use halfbyte_ops::{Cache, Rows, loss};
+use halfbyte_ops::{Buffer, Cache, Rows, loss};
 
 use crate::need::{Item, place, tensors};
 use crate::settings::Settings;
@@ -17,6 +18,8 @@ pub struct TrainingSettings {
     pub vocabulary_chunk: usize,
     /// How what is learnt is kept.
     pub recipe: Recipe,
+    /// How gradients are stored until a step knows all of them; `None` learns from each at once.
+    pub gradient: Option<Storage>,
 }
 
 /// How second moments of a matrix are kept.
@@ -51,6 +54,15 @@ fn state(
         .map(|(name, bytes)| (name, Group::State, None, bytes))
 }
 
+/// The gradient of a tensor, as a step stores it. Vectors are few, and exact.
+pub fn stored_gradient(a: &Architecture, name: TensorName, storage: Storage) -> Stored {
+    let (storage, rows, columns) = match a.shape(name)[..] {
+        [rows, columns] => (storage, rows, columns),
+        ref shape => (Storage::Float, 1, shape[0]),
+    };
+    Stored { buffer: Buffer { offset: 0, bytes: storage.bytes(rows, columns) }, storage, rows, columns }
+}
+
 /// Plans a training step and what is kept between steps.
 pub fn plan_training(
     architecture: &Architecture,
@@ -63,6 +75,10 @@ pub fn plan_training(
     let mut list = tensors(a, settings, encoding);
     for name in a.tensor_names() {
         list.extend(state(a, name, settings, &training.recipe, encoding));
+        if let Some(storage) = training.gradient {
+            let bytes = stored_gradient(a, name, storage).buffer.bytes;
+            list.push((Name::Gradient(name), Group::State, None, bytes));
+        }
     }
     let cache = Cache::bytes(settings.cache, a.kv_heads, a.head_dim, settings.context);
     list.push((Name::Cache(0), Group::Cache, None, cache));

@@ -8,6 +8,7 @@
 //! never mistaken for it. Nothing here prints.
 #![forbid(unsafe_code)]
 
+mod accumulation;
 mod adam;
 mod binding;
 mod disk;
@@ -29,6 +30,7 @@ mod staging;
 mod style;
 mod words;
 
+pub use accumulation::{Accumulation, STORAGE, Taken};
 pub use adam::Adam;
 pub use binding::{Binding, Difference, Facts};
 pub use error::{Error, Result};

@@ -21,6 +21,9 @@ pub struct Record {
     /// RMS of the update over RMS of the weights.
     #[serde(deserialize_with = "number")]
     pub update_size: f64,
+    /// Length of the gradient over all tensors that learn, before clipping, in steps that store it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "measured")]
+    pub gradient_norm: Option<f64>,
     /// Share of the 4-bit codes that changed.
     #[serde(deserialize_with = "number")]
     pub codes_moved: f64,
@@ -89,6 +92,7 @@ mod tests {
             held_out_loss: Some(1.902),
             learning_rate: 4.1e-5,
             update_size: 3e-4,
+            gradient_norm: Some(0.42),
             codes_moved: 0.059,
             tokens: 1024,
             trained_tokens: 700,

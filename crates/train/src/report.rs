@@ -228,6 +228,11 @@ fn plots(out: &mut String, records: &[Record]) {
     out.push_str(&svg(&one("Learning rate", "", rates)));
     let sizes = series(records, |record| record.update_size);
     out.push_str(&svg(&one("Update size, of the weights' size", "", sizes)));
+    let norms: Vec<(f64, f64)> =
+        records.iter().filter_map(|record| Some((record.step as f64, record.gradient_norm?))).collect();
+    if !norms.is_empty() {
+        out.push_str(&svg(&one("Length of the gradient", "", norms)));
+    }
     let moved = series(records, |record| record.codes_moved * 100.0);
     out.push_str(&svg(&one("Codes moved per step", "%", moved)));
     out.push_str(&svg(&memory(records)));

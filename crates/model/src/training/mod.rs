@@ -72,6 +72,8 @@ pub struct Training<B: Backend> {
     most: usize,
     longest: usize,
     words: usize,
+    /// Of a token's loss in the mean whose gradient is handed out.
+    weight: f32,
 }
 
 impl<B: Backend> Training<B> {
@@ -117,6 +119,7 @@ impl<B: Backend> Training<B> {
             most: settings.chunk,
             longest: settings.context,
             words,
+            weight: 0.0,
             architecture: architecture.clone(),
             backend,
         })
@@ -170,6 +173,18 @@ impl<B: Backend> Training<B> {
 
     /// Mean loss of the trained tokens; `learner` is given the gradient of that mean.
     pub fn step(&mut self, batch: &Batch, learner: &mut dyn Learner<B>) -> Result<f64> {
+        self.part_of_step(batch, batch.trained(), learner)
+    }
+
+    /// The same for one of several batches with so many trained tokens together: `learner` is given
+    /// this batch's share of the gradient of the mean over all of them.
+    pub fn part_of_step(
+        &mut self,
+        batch: &Batch,
+        trained: usize,
+        learner: &mut dyn Learner<B>,
+    ) -> Result<f64> {
+        self.weight = 1.0 / trained as f32;
         let mut pass = self.pass(batch)?;
         self.there(batch, &pass)?;
         let mean = self.measure(batch, &pass)?;

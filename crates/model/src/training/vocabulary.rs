@@ -102,8 +102,8 @@ impl<B: Backend> Training<B> {
 
     fn logit_gradients(&mut self, first: usize, normed: Rows, batch: &Batch) -> Result<Rows> {
         let logits = self.logits(first, normed)?;
-        let (state, weight) = (self.state(normed.rows), 1.0 / batch.trained() as f32);
-        self.backend.loss_gradient(logits, first, &batch.targets, state, weight)?;
+        let state = self.state(normed.rows);
+        self.backend.loss_gradient(logits, first, &batch.targets, state, self.weight)?;
         Ok(logits)
     }
 }

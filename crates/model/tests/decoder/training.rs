@@ -9,6 +9,7 @@ use halfbyte_formats::state::moment::Moment;
 use halfbyte_formats::state::{Average, adamw};
 use halfbyte_model::training::Learnt;
 use halfbyte_model::{Batch, Learner, Result, Training, load};
+use halfbyte_ops::accumulate::Storage;
 use halfbyte_ops::update::{Kept, Recipe, Second, Step};
 use halfbyte_ops::{Backend, CacheFormat, Rows, loss};
 use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, WeightChoice, plan_training};
@@ -20,21 +21,21 @@ const WIDE: Recipe = Recipe { moment: Moment::Float, full_second: true, ..Recipe
 
 /// How a toy is trained.
 #[derive(Clone, Copy)]
-struct Way {
-    isa: Isa,
-    threads: usize,
-    weights: WeightChoice,
-    cache: CacheFormat,
-    words: usize,
+pub(crate) struct Way {
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+    pub(crate) weights: WeightChoice,
+    pub(crate) cache: CacheFormat,
+    pub(crate) words: usize,
 }
 
 impl Way {
-    fn exact(isa: Isa) -> Way {
+    pub(crate) fn exact(isa: Isa) -> Way {
         Way { isa, threads: 2, weights: WeightChoice::F32, cache: CacheFormat::F32, words: 96 }
     }
 }
 
-fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Training<Cpu>, Plan) {
+pub(crate) fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Training<Cpu>, Plan) {
     let a = toy.architecture();
     let settings = Settings {
         context: longest,
@@ -46,7 +47,8 @@ fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Training<Cpu>, P
     };
     let widest = a.hidden_size.max(a.intermediate_size).max(a.heads * a.head_dim).max(way.words);
     let need = TrainingNeed { tokens, longest, widest, head_dim: a.head_dim, threads: way.threads };
-    let training = TrainingSettings { vocabulary_chunk: way.words, recipe: WIDE };
+    let gradient = Some(Storage::Float);
+    let training = TrainingSettings { vocabulary_chunk: way.words, recipe: WIDE, gradient };
     let encoding = |name| toy.checkpoint.find(name).map(|tensor| tensor.encoding);
     let plan = plan_training(a, &settings, training, &encoding, need.bytes());
     let scratch = plan.buffer(Name::Scratch).unwrap();
@@ -58,7 +60,7 @@ fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Training<Cpu>, P
 
 /// Writes gradients down.
 #[derive(Default)]
-struct Notes(HashMap<TensorName, Vec<f32>>);
+pub(crate) struct Notes(pub(crate) HashMap<TensorName, Vec<f32>>);
 
 impl Learner<Cpu> for Notes {
     fn learn(&mut self, backend: &mut Cpu, name: TensorName, first: usize, gradient: Rows) -> Result<()> {
@@ -72,10 +74,18 @@ impl Learner<Cpu> for Notes {
 }
 
 /// AdamW on the device, with weights and moments in f32.
-struct Adam<'a> {
+pub(crate) struct Adam<'a> {
     plan: &'a Plan,
     tensors: Vec<(TensorName, Learnt)>,
-    step: u64,
+    pub(crate) step: u64,
+}
+
+impl<'a> Adam<'a> {
+    pub(crate) fn new(model: &Training<Cpu>, plan: &'a Plan) -> Self {
+        let names = model.architecture().tensor_names().into_iter();
+        let tensors = names.map(|name| (name, model.tensor(name).unwrap())).collect();
+        Adam { plan, tensors, step: 0 }
+    }
 }
 
 impl Learner<Cpu> for Adam<'_> {
@@ -150,9 +160,7 @@ fn six_steps_of_adamw_give_the_losses_of_torch() {
         let (toy, batch) = (Toy::new(&reference["config"]), batch(&reference));
         for isa in kernel_sets() {
             let (mut model, plan) = open(&toy, Way::exact(isa), 96, 48);
-            let names = toy.architecture().tensor_names().into_iter();
-            let tensors = names.map(|name| (name, model.tensor(name).unwrap())).collect();
-            let mut adam = Adam { plan: &plan, tensors, step: 0 };
+            let mut adam = Adam::new(&model, &plan);
             for want in numbers(&reference["adamw_lr1e-3_wd0.01_losses_same_batch"]) {
                 adam.step += 1;
                 let mean = model.step(&batch, &mut adam).unwrap();

@@ -66,6 +66,7 @@ fn record(step: u64, loss: f64) -> Record {
         held_out_loss,
         learning_rate: 1e-5,
         update_size: 2e-4,
+        gradient_norm: Some(1.5),
         codes_moved: 0.05,
         tokens: 1000,
         trained_tokens: 600,
@@ -142,7 +143,7 @@ fn the_page_loads_nothing_and_runs_nothing() {
     }
     // The one address is the name of SVG's language, which nobody fetches.
     assert_eq!(page.replace("http://www.w3.org/2000/svg", "").matches("http").count(), 0);
-    assert_eq!(page.matches("<figure").count(), 5);
+    assert_eq!(page.matches("<figure").count(), 6);
     assert!(page.contains("prefers-color-scheme:dark"));
 }
 

@@ -2,6 +2,7 @@
 //!
 //! flags -> setup (model, data, plan) -> steps (log, line, checkpoints) -> write (the model, the report)
 
+mod gradient;
 mod setup;
 mod state;
 mod write;
@@ -26,6 +27,7 @@ use crate::corpus::CorpusArgs;
 use crate::device::parse_isa;
 use crate::failure::{Code, Failure, Result};
 use crate::signals;
+use gradient::GradientArgs;
 use setup::Setup;
 use state::StateArgs;
 
@@ -54,7 +56,7 @@ pub(crate) struct TrainArgs {
     /// Steps to take
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) steps: u64,
-    /// Sequences of a step
+    /// Sequences of a batch
     #[arg(long, value_name = "B", default_value_t = 4)]
     pub(crate) batch: usize,
     /// Largest learning rate
@@ -74,6 +76,8 @@ pub(crate) struct TrainArgs {
     pub(crate) weight_decay: f64,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) gradient: GradientArgs,
     /// Leave tensors alone whose name matches; may be given more than once
     #[arg(long, value_name = "PATTERN")]
     pub(crate) freeze: Vec<String>,
@@ -133,7 +137,7 @@ impl TrainArgs {
             _ if self.save_every == 0 => wrong("--save-every"),
             _ if self.measure_every == 0 => wrong("--measure-every"),
             _ if self.keep == 0 => wrong("--keep"),
-            _ => Ok(()),
+            _ => self.gradient.check(),
         }
     }
 }
@@ -217,20 +221,14 @@ fn open_folder(args: &TrainArgs, setup: &mut Setup) -> Result<(RunFolder, Vec<Re
 
 fn take_step(args: &TrainArgs, setup: &mut Setup, step: u64) -> Result<Record> {
     let start = Instant::now();
-    let sequences: Vec<Sequence> = (0..args.batch).map(|_| setup.feed.next_sequence()).collect();
-    let batch = batch(&sequences);
+    let count = args.batch * args.gradient.accumulate;
+    let sequences: Vec<Sequence> = (0..count).map(|_| setup.feed.next_sequence()).collect();
+    let batches: Vec<Batch> = sequences.chunks(args.batch).map(batch).collect();
     let rate = setup.schedule.rate(step);
     setup.adam.begin(step, rate);
-    let loss = match setup.model.step(&batch, &mut setup.adam) {
-        Err(halfbyte_model::Error::LossNotFinite) => {
-            return Err(setup.not_finite(step, "the loss", &sequences));
-        }
-        loss => loss?,
-    };
-    if setup.adam.tally().refused > 0 {
-        return Err(setup.not_finite(step, "a gradient", &sequences));
-    }
+    let (loss, gradient_norm) = gradient::learn(setup, step, &batches, &sequences)?;
     let seconds = start.elapsed().as_secs_f64();
+    let tokens = batches.iter().map(|batch| batch.tokens.len()).sum::<usize>();
     let held_out_loss = match step.is_multiple_of(args.measure_every) || step == args.steps {
         true => setup.held_out_loss()?,
         false => None,
@@ -241,12 +239,13 @@ fn take_step(args: &TrainArgs, setup: &mut Setup, step: u64) -> Result<Record> {
         held_out_loss,
         learning_rate: rate,
         update_size: f64::NAN,
+        gradient_norm,
         codes_moved: setup.adam.codes_moved(),
-        tokens: batch.tokens.len() as u64,
-        trained_tokens: batch.trained() as u64,
+        tokens: tokens as u64,
+        trained_tokens: batches.iter().map(|batch| batch.trained() as u64).sum(),
         seconds,
-        tokens_per_second: batch.tokens.len() as f64 / seconds,
-        ceiling_share: setup.ceiling_share(batch.tokens.len(), seconds),
+        tokens_per_second: tokens as f64 / seconds,
+        ceiling_share: setup.ceiling_share(tokens, seconds),
         memory_planned: setup.plan.peak_bytes() as u64,
         memory_measured: memory::peak_resident().unwrap_or(0),
         non_finite: 0,

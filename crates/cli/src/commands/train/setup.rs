@@ -7,7 +7,7 @@ use halfbyte_model::training::{Training, import};
 use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, memory, plan_training};
 use halfbyte_text::dataset::{Feed, FeedSettings};
 use halfbyte_text::packing::Sequence;
-use halfbyte_train::{Adam, Binding, Facts, Schedule, ScheduleSettings, groups};
+use halfbyte_train::{Accumulation, Adam, Binding, Facts, Schedule, ScheduleSettings, groups};
 use serde_json::{Value, json};
 
 use super::{TrainArgs, batch};
@@ -25,6 +25,8 @@ pub(super) struct Setup {
     pub(super) model: Training<Cpu>,
     pub(super) feed: Feed,
     pub(super) adam: Adam,
+    /// Where gradients are not learnt from at once.
+    pub(super) stored: Option<Accumulation>,
     pub(super) schedule: Schedule,
     pub(super) binding: Binding,
     pub(super) length: usize,
@@ -63,8 +65,11 @@ impl Setup {
         drop(progress);
         let optimizer = adamw::Settings { decay: args.weight_decay, ..adamw::Settings::default() };
         let adam = Adam::new(&model, &plan, &training, optimizer, recipe, args.seed);
+        let clip = args.gradient.clip_norm;
+        let stored =
+            args.gradient.storage().map(|_| Accumulation::new(&model, &plan, &training, clip, args.seed));
         let ceiling = measure::arithmetic(isa, plan.settings.threads).ok();
-        Ok(Setup { checkpoint, plan, model, feed, adam, schedule, binding, length, ceiling })
+        Ok(Setup { checkpoint, plan, model, feed, adam, stored, schedule, binding, length, ceiling })
     }
 
     /// For the run's folder: what every flag came to.
@@ -121,7 +126,11 @@ fn plan(args: &TrainArgs, checkpoint: &Checkpoint, length: usize) -> Result<(Pla
         cache,
         threads: threads.clamp(1, 256),
     };
-    let training = TrainingSettings { vocabulary_chunk: WORDS, recipe: args.state.recipe() };
+    let training = TrainingSettings {
+        vocabulary_chunk: WORDS,
+        recipe: args.state.recipe(),
+        gradient: args.gradient.storage(),
+    };
     let sides = [LayerTensor::Q, LayerTensor::O, LayerTensor::Down, LayerTensor::Gate]
         .into_iter()
         .flat_map(|tensor| a.shape(TensorName::Layer(0, tensor)));
@@ -166,6 +175,9 @@ fn bind(args: &TrainArgs, checkpoint: &Checkpoint, feed: &Feed, speech: &Speech,
             ("moments", format!("{:?}", args.state.moments)),
             ("second", format!("{:?}", args.state.second)),
             ("batch", args.batch.to_string()),
+            ("accumulate", args.gradient.accumulate.to_string()),
+            ("gradient", args.gradient.name().to_string()),
+            ("clip_norm", format!("{:?}", args.gradient.clip_norm)),
             ("seq", length.to_string()),
             ("steps", args.steps.to_string()),
             ("lr", args.lr.to_string()),

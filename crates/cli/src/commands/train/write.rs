@@ -105,6 +105,7 @@ pub(super) fn report(args: &TrainArgs, setup: &Setup, records: &[Record]) -> Str
         ),
         ("kept between steps", format!("{state:.2} bytes a parameter, weights included")),
         ("batch", format!("{} sequences of {} tokens", args.batch, setup.length)),
+        ("gradient", args.gradient.to_string()),
     ];
     html(&Report {
         title: format!("Training of {}", args.model.display()),
