@@ -15,6 +15,8 @@ mod panel;
 mod pool;
 mod row_gradients;
 mod rows;
+#[cfg(target_arch = "x86_64")]
+mod square;
 mod system;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
@@ -336,8 +338,15 @@ impl Backend for Cpu {
         linear::gated(self, x, gate, up, kept, out)
     }
 
-    fn gated_gradient(&mut self, gate: Rows, up: Rows, dy: Rows) -> Result<()> {
-        row_gradients::gated_gradient(self, gate, up, dy)
+    fn gated_gradient(
+        &mut self,
+        dy: Rows,
+        down: &Weight,
+        kept: (Rows, Rows),
+        dgate: Rows,
+        dup: Rows,
+    ) -> Result<()> {
+        linear::gated_gradient(self, dy, down, kept, dgate, dup)
     }
 
     fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {

@@ -41,12 +41,11 @@ impl NarrowRows {
     /// The tiles of rows `16 index..`, one after the other.
     ///
     /// # Safety
-    /// They exist, and nobody else uses them.
+    /// They exist, and nobody writes them, or else nobody else uses them.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) unsafe fn block<'a>(&self, index: usize) -> &'a mut [Line] {
-        let lines = self.lines() * PANEL;
-        // SAFETY: by the caller's promise.
-        unsafe { self.start.slice_mut(index * lines, lines) }
+    pub(crate) unsafe fn tiles_of<'a>(&self, index: usize) -> &'a mut [crate::square::Tile] {
+        // SAFETY: by the caller's promise; rows begin with a line of the cache.
+        unsafe { self.start.cast().slice_mut(index * self.lines(), self.lines()) }
     }
 
     /// # Safety

@@ -1,17 +1,16 @@
 //! Gradients that go row by row, or column by column where rows are summed: the reference's own
 //! lines, compiled for the instruction set.
 
-use halfbyte_ops::{Result, Rows, Vector, embed, gated, linear, loss, residual, rms_norm, rope};
+use halfbyte_ops::{Result, Rows, Vector, embed, linear, loss, residual, rms_norm, rope};
 
 use crate::Cpu;
 use crate::isa::for_isa;
 
 for_isa! {
-fn norm_gradient(x: &[f32], gain: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) {
-    rms_norm::gradient(x, gain, eps, dy, dx);
+fn norm_gradient(x: &[f32], gain: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) -> f32 {
+    rms_norm::gradient(x, gain, eps, dy, dx)
 }
 }
-for_isa! { fn reciprocal(x: &[f32], eps: f32) -> f32 { rms_norm::reciprocal_rms(x, eps) } }
 for_isa! { fn gain_part(x: &[f32], r: f32, dy: &[f32], dgain: &mut [f32]) { rms_norm::gain_gradient(x, r, dy, dgain) } }
 for_isa! { fn bias_part(dy: &[f32], db: &mut [f32]) { linear::bias_gradient(dy, db) } }
 for_isa! { fn turn_back(dy: &mut [f32], turns: &[f32]) { rope::gradient_in_place(dy, turns) } }
@@ -22,14 +21,6 @@ fn loss_gradient_row(logits: &mut [f32], first: usize, target: u32, state: &[f32
     loss::gradient(logits, first, target, state, weight)
 }
 }
-for_isa! {
-fn gate_gradient(gate: &mut [f32], up: &mut [f32], dy: &[f32]) {
-    for ((gate, up), dy) in gate.iter_mut().zip(up).zip(dy) {
-        (*gate, *up) = gated::gradient(*gate, *up, *dy);
-    }
-}
-}
-
 pub(crate) fn rms_norm_gradient(
     cpu: &mut Cpu,
     x: Rows,
@@ -44,11 +35,13 @@ pub(crate) fn rms_norm_gradient(
     let (x_place, dy_place, dx) = (cpu.arena.rows(OP, x)?, cpu.arena.rows(OP, dy)?, cpu.arena.rows(OP, dx)?);
     let (gain, dgain) = (cpu.arena.vector(OP, gain)?, cpu.arena.place::<f32>(OP, dgain.buffer)?);
     let (isa, width, rows) = (cpu.isa, x.columns, x.rows);
+    let reciprocals = cpu.scratch((rows * 4, 0), OP)?.shared.cast::<f32>();
     cpu.for_rows(rows, width, &|row| {
-        // SAFETY: each row of dx is written by one chunk; the others are only read.
+        // SAFETY: each row of dx, and its reciprocal, is written by one chunk; the others are only read.
         unsafe {
             let (x, dy) = (x_place.slice(row * width, width), dy_place.slice(row * width, width));
-            norm_gradient(isa, x, gain, eps, dy, dx.slice_mut(row * width, width));
+            reciprocals.slice_mut(row, 1)[0] =
+                norm_gradient(isa, x, gain, eps, dy, dx.slice_mut(row * width, width));
         }
     });
     cpu.for_stripes(rows, width, &|first, count| {
@@ -56,9 +49,8 @@ pub(crate) fn rms_norm_gradient(
             let at = row * width + first;
             // SAFETY: a stripe of dgain is written by one chunk; the others are only read.
             unsafe {
-                let r = reciprocal(isa, x_place.slice(row * width, width), eps);
                 let (x, dy) = (x_place.slice(at, count), dy_place.slice(at, count));
-                gain_part(isa, x, r, dy, dgain.slice_mut(first, count));
+                gain_part(isa, x, reciprocals.slice(row, 1)[0], dy, dgain.slice_mut(first, count));
             }
         }
     });
@@ -116,21 +108,6 @@ pub(crate) fn embed_gradient(
                     add_part(isa, dy, table.slice_mut(row * width + column, count));
                 }
             }
-        }
-    });
-    Ok(())
-}
-
-pub(crate) fn gated_gradient(cpu: &mut Cpu, gate: Rows, up: Rows, dy: Rows) -> Result<()> {
-    const OP: &str = "gated_gradient";
-    gated::check_gradient(gate, up, dy)?;
-    let (isa, width) = (cpu.isa, gate.columns);
-    let (gates, ups, dy) = (cpu.arena.rows(OP, gate)?, cpu.arena.rows(OP, up)?, cpu.arena.rows(OP, dy)?);
-    cpu.for_rows(gate.rows, width, &|row| {
-        // SAFETY: each row is written by one chunk.
-        unsafe {
-            let (gate, up) = (gates.slice_mut(row * width, width), ups.slice_mut(row * width, width));
-            gate_gradient(isa, gate, up, dy.slice(row * width, width));
         }
     });
     Ok(())

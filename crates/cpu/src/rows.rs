@@ -3,7 +3,7 @@
 use halfbyte_ops::{Result, Rows, Vector, Weight, embed, gated, residual, rms_norm, rope};
 
 use crate::isa::for_isa;
-use crate::narrow::{NarrowRow, Output};
+use crate::narrow::{NarrowRow, Output, narrow};
 use crate::{Cpu, panel};
 
 for_isa! { fn norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) { rms_norm::forward(x, gain, eps, out) } }
@@ -93,11 +93,17 @@ pub(crate) fn add(cpu: &mut Cpu, x: Rows, out: Rows) -> Result<()> {
 
 pub(crate) fn copy(cpu: &mut Cpu, x: Rows, out: Rows) -> Result<()> {
     residual::check_shapes(x, out)?;
-    let (from, to) = (cpu.arena.rows("copy", x)?, cpu.arena.rows("copy", out)?);
-    let width = x.columns;
+    let (from, to) = (cpu.arena.rows("copy", x)?, cpu.arena.output("copy", out)?);
+    let (isa, width) = (cpu.isa, x.columns);
     cpu.for_rows(x.rows, width, &|row| {
         // SAFETY: each row is written by one chunk; x is only read.
-        unsafe { to.slice_mut(row * width, width).copy_from_slice(from.slice(row * width, width)) };
+        unsafe {
+            let x = from.slice(row * width, width);
+            match to {
+                Output::Narrow(out) => narrow(isa, x, &mut out.row(row)),
+                Output::Wide(out, _) => out.slice_mut(row * width, width).copy_from_slice(x),
+            }
+        }
     });
     Ok(())
 }

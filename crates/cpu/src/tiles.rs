@@ -49,6 +49,41 @@ pub(crate) fn available() -> bool {
 /// The right to use tiles on this thread until it is dropped.
 pub(crate) struct Session(());
 
+/// Four tiles of sums, from how they start.
+macro_rules! two_by_two {
+    (($a:ident, $second:ident, $b:ident, $groups:ident, $sums:ident), $($start:literal,)*) => {
+        // SAFETY: reads and writes what the caller vouched for.
+        unsafe {
+            asm!(
+                $($start,)*
+                "2:",
+                "tileloadd tmm4, [{a} + {line}*1]",
+                "tileloaddt1 tmm6, [{b} + {line}*1]",
+                "tileloaddt1 tmm7, [{b} + {line}*1 + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{a2} + {line}*1]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {a}, 1024", "add {a2}, 1024", "add {b}, 2048",
+                "dec {groups}",
+                "jnz 2b",
+                "tilestored [{c} + {line}*1], tmm0",
+                "tilestored [{c} + {line}*1 + 1024], tmm1",
+                "tilestored [{c} + {line}*1 + 2048], tmm2",
+                "tilestored [{c} + {line}*1 + 3072], tmm3",
+                a = inout(reg) $a => _,
+                a2 = inout(reg) $a.add($second) => _,
+                b = inout(reg) $b => _,
+                groups = inout(reg) $groups => _,
+                line = in(reg) 64usize,
+                c = in(reg) $sums,
+                options(nostack),
+            );
+        }
+    };
+}
+
 impl Session {
     /// # Safety
     /// [`available`] said yes.
@@ -71,35 +106,34 @@ impl Session {
         groups: usize,
         sums: &mut Block,
     ) {
-        // SAFETY: reads and writes what the caller vouched for.
-        unsafe {
-            asm!(
-                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                "2:",
-                "tileloadd tmm4, [{a} + {line}*1]",
-                "tileloaddt1 tmm6, [{b} + {line}*1]",
-                "tileloaddt1 tmm7, [{b} + {line}*1 + 1024]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{a2} + {line}*1]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {a}, 1024", "add {a2}, 1024", "add {b}, 2048",
-                "dec {groups}",
-                "jnz 2b",
-                "tilestored [{c} + {line}*1], tmm0",
-                "tilestored [{c} + {line}*1 + 1024], tmm1",
-                "tilestored [{c} + {line}*1 + 2048], tmm2",
-                "tilestored [{c} + {line}*1 + 3072], tmm3",
-                a = inout(reg) a => _,
-                a2 = inout(reg) a.add(second) => _,
-                b = inout(reg) b => _,
-                groups = inout(reg) groups => _,
-                line = in(reg) 64usize,
-                c = in(reg) sums,
-                options(nostack),
-            );
-        }
+        two_by_two!(
+            (a, second, b, groups, sums),
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+        );
+    }
+
+    /// As `product_2x2`, added to the sums.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn add_2x2(
+        &self,
+        a: *const u8,
+        second: usize,
+        b: *const u8,
+        groups: usize,
+        sums: &mut Block,
+    ) {
+        two_by_two!(
+            (a, second, b, groups, sums),
+            "tileloadd tmm0, [{c} + {line}*1]",
+            "tileloadd tmm1, [{c} + {line}*1 + 1024]",
+            "tileloadd tmm2, [{c} + {line}*1 + 2048]",
+            "tileloadd tmm3, [{c} + {line}*1 + 3072]",
+        );
     }
 
     /// As `product_2x2` for the first 16 rows.

@@ -33,6 +33,17 @@ pub(crate) fn silu(x: __m512) -> __m512 {
     _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0), exp(minus)))
 }
 
+/// Gradients of gate and up as `gated::gradient`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+pub(crate) fn gated_gradient(gate: __m512, up: __m512, dy: __m512) -> [__m512; 2] {
+    let one = _mm512_set1_ps(1.0);
+    let minus = _mm512_xor_ps(gate, _mm512_set1_ps(-0.0));
+    let e = _mm512_div_ps(one, _mm512_add_ps(one, exp(minus)));
+    let slope = _mm512_mul_ps(e, _mm512_fmadd_ps(gate, _mm512_sub_ps(one, e), one));
+    [_mm512_mul_ps(_mm512_mul_ps(dy, up), slope), _mm512_mul_ps(dy, _mm512_mul_ps(gate, e))]
+}
+
 /// Nearest bf16 as `bf16::encode`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
@@ -44,6 +55,51 @@ pub(crate) fn narrow(x: __m512) -> __m256i {
     let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
     let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
     _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(_mm512_srli_epi32::<16>(up), nan, quiet))
+}
+
+/// 16 lines of 16 dwords, columns becoming lines.
+///
+/// # Safety
+/// There are 16 lines of 64 bytes at both.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn transpose(from: *const u8, to: *mut u8) {
+    let mut lines = [_mm512_setzero_si512(); 16];
+    for (i, line) in lines.iter_mut().enumerate() {
+        // SAFETY: by the caller's promise.
+        *line = unsafe { _mm512_loadu_si512(from.add(i * 64).cast()) };
+    }
+    // Columns 4 l + k of lines 4 i.. come to stand in quarter l of `quarters[i][k]`.
+    let mut quarters = [[_mm512_setzero_si512(); 4]; 4];
+    for (quarters, lines) in quarters.iter_mut().zip(lines.as_chunks::<4>().0) {
+        let (low, high) =
+            (_mm512_unpacklo_epi32(lines[0], lines[1]), _mm512_unpackhi_epi32(lines[0], lines[1]));
+        let (next_low, next_high) =
+            (_mm512_unpacklo_epi32(lines[2], lines[3]), _mm512_unpackhi_epi32(lines[2], lines[3]));
+        *quarters = [
+            _mm512_unpacklo_epi64(low, next_low),
+            _mm512_unpackhi_epi64(low, next_low),
+            _mm512_unpacklo_epi64(high, next_high),
+            _mm512_unpackhi_epi64(high, next_high),
+        ];
+    }
+    const EVEN: i32 = 0x88;
+    const ODD: i32 = 0xdd;
+    let [first, second, third, fourth] = quarters;
+    for (k, (((a, b), c), d)) in first.into_iter().zip(second).zip(third).zip(fourth).enumerate() {
+        let even = (_mm512_shuffle_i32x4::<EVEN>(a, b), _mm512_shuffle_i32x4::<EVEN>(c, d));
+        let odd = (_mm512_shuffle_i32x4::<ODD>(a, b), _mm512_shuffle_i32x4::<ODD>(c, d));
+        let columns = [
+            _mm512_shuffle_i32x4::<EVEN>(even.0, even.1),
+            _mm512_shuffle_i32x4::<EVEN>(odd.0, odd.1),
+            _mm512_shuffle_i32x4::<ODD>(even.0, even.1),
+            _mm512_shuffle_i32x4::<ODD>(odd.0, odd.1),
+        ];
+        for (l, column) in columns.into_iter().enumerate() {
+            // SAFETY: by the caller's promise.
+            unsafe { _mm512_storeu_si512(to.add((4 * l + k) * 64).cast(), column) };
+        }
+    }
 }
 
 #[cfg(test)]

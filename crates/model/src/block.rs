@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use halfbyte_ops::tensor::PANEL;
 use halfbyte_ops::{Backend, Matrix, Product, Rows, Sight, WeightFormat};
 use halfbyte_plan::Stage;
 
@@ -15,7 +16,7 @@ pub(crate) struct Pass {
     pub(crate) head_dim: usize,
     pub(crate) norm_eps: f32,
     pub(crate) samples: Vec<Sample>,
-    /// Whether everything that the way back needs is stored, in f32.
+    /// Whether everything that the way back needs is stored.
     pub(crate) keep: bool,
 }
 
@@ -37,13 +38,18 @@ pub(crate) fn forward<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Obs
 }
 
 impl Pass {
-    /// Rows that these matrices take: narrow, unless one of them wants its input as it is, or it
-    /// is kept.
-    pub(crate) fn input(&self, rows: Rows, takers: &[Matrix]) -> Rows {
-        match self.keep || takers.iter().any(|taker| taker.weight.format == WeightFormat::F32) {
-            true => rows,
-            false => rows.narrow(),
-        }
+    /// What `o` takes. Narrow rows lie in tiles, which samples may not share.
+    pub(crate) fn attended(&self, o: Matrix) -> Rows {
+        let apart = self.samples.iter().all(|sample| sample.rows.start.is_multiple_of(PANEL));
+        if apart { input(self.at.attended, &[o]) } else { self.at.attended }
+    }
+}
+
+/// Rows that these matrices take: narrow, unless one of them wants its input as it is.
+pub(crate) fn input(rows: Rows, takers: &[Matrix]) -> Rows {
+    match takers.iter().any(|taker| taker.weight.format == WeightFormat::F32) {
+        true => rows,
+        false => rows.narrow(),
     }
 }
 
@@ -68,7 +74,7 @@ fn add<B: Backend>(
 /// residual -> residual with attention added
 pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
     let at = &pass.at;
-    let normed = pass.input(at.normed, &[w.q, w.k, w.v]);
+    let normed = input(at.normed, &[w.q, w.k, w.v]);
     b.rms_norm(at.residual, w.input_norm, pass.norm_eps, normed)?;
     o.see(b, Stage::InputNorm, normed)?;
     let heads = |x: Rows| x.reshape(pass.head_dim);
@@ -85,8 +91,7 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
     b.rope(at.q, pass.head_dim, at.turns)?;
     b.rope(at.k, pass.head_dim, at.turns)?;
     o.see(b, Stage::Rope, at.q)?;
-    // Narrow rows lie in tiles, which samples may share: several samples are written in f32.
-    let attended = if pass.samples.len() == 1 { pass.input(at.attended, &[w.o]) } else { at.attended };
+    let attended = pass.attended(w.o);
     for sample in &pass.samples {
         let of =
             |x: Rows| if pass.samples.len() == 1 { x } else { x.slice(sample.rows.start, sample.rows.len()) };
@@ -102,12 +107,12 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
 /// residual -> what `down` takes
 pub(crate) fn activate<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<Rows> {
     let at = &pass.at;
-    let normed = pass.input(at.post_normed, &[w.gate, w.up]);
+    let normed = input(at.post_normed, &[w.gate, w.up]);
     b.rms_norm(at.residual, w.post_norm, pass.norm_eps, normed)?;
     o.see(b, Stage::PostNorm, normed)?;
     let products = (at.gate, at.up);
     let keep = pass.keep || o.watches() || w.gate.weight.format != w.up.weight.format;
-    let activated = pass.input(at.activated, &[w.down]);
+    let activated = input(at.activated, &[w.down]);
     b.gated(normed, w.gate, w.up, keep.then_some(products), activated)?;
     if o.watches() {
         o.see(b, Stage::Gate, at.gate)?;

@@ -247,6 +247,10 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             }
         }
     }
+    // Longer than any kernel takes at once.
+    for window in [None, Some(70)] {
+        check_gradients(&make, 230, (2, 1, 16), window, false);
+    }
 }
 
 fn check_gradients<B: Backend>(

@@ -1,8 +1,9 @@
 //! y[t,c] = silu(g[t,c]) * u[t,c],  silu(x) = x / (1 + e^-x),  g = x gate, u = x up as in `linear`
+//! dg = dy u silu'(g), du = dy silu(g), where dy is the gradient of the input of the next product
 
 use crate::error::{Result, check};
 use crate::testing::{Bench, assert_same_bits, numbers, rounded_rows};
-use crate::{Backend, Matrix, Product, Rows, WeightFormat, linear, math};
+use crate::{Backend, Matrix, Product, Rows, Weight, WeightFormat, linear, math};
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, gate: Matrix, up: Matrix, kept: Option<(Rows, Rows)>, out: Rows) -> Result<()> {
@@ -41,12 +42,17 @@ pub fn gradient(gate: f32, up: f32, dy: f32) -> (f32, f32) {
 }
 
 /// The shapes that fit the gradient.
-pub fn check_gradient(gate: Rows, up: Rows, dy: Rows) -> Result<()> {
-    let same = |a: Rows| (a.rows, a.columns) == (gate.rows, gate.columns);
-    check(same(up) && same(dy), "gated_gradient", || {
+pub fn check_gradient(dy: Rows, down: &Weight, kept: (Rows, Rows), dgate: Rows, dup: Rows) -> Result<()> {
+    linear::check_input_gradient(dy, down, kept.0)?;
+    let shape = |a: Rows| (a.rows, a.columns);
+    let fits = [kept.1, dgate, dup].into_iter().all(|other| shape(other) == shape(kept.0));
+    check(fits, "gated_gradient", || {
         format!(
-            "gate {}x{}, up {}x{}, dy {}x{}",
-            gate.rows, gate.columns, up.rows, up.columns, dy.rows, dy.columns
+            "gate {:?}, up {:?}, dgate {:?}, dup {:?}",
+            shape(kept.0),
+            shape(kept.1),
+            shape(dgate),
+            shape(dup)
         )
     })
 }
@@ -59,18 +65,34 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             check_case(&make, (first, second), (tokens, outputs, inputs));
         }
     }
-    for (rows, columns) in [(1, 1536), (7, 33), (90, 4864)] {
-        let mut bench = Bench::new(&make);
-        let gate: Vec<f32> = numbers(1, rows * columns).iter().map(|x| x * 20.0).collect();
-        let (up, dy) = (numbers(2, rows * columns), numbers(3, rows * columns));
-        let want = |which: usize| -> Vec<f32> {
-            let all = gate.iter().zip(&up).zip(&dy).map(|((g, u), dy)| gradient(*g, *u, *dy));
-            all.map(|(dg, du)| if which == 0 { dg } else { du }).collect()
-        };
-        let handles = [&gate, &up, &dy].map(|x| bench.rows(rows, columns, x));
-        bench.backend.gated_gradient(handles[0], handles[1], handles[2]).unwrap();
-        assert_same_bits(&bench.read(handles[0]), &want(0), "gate's gradient");
-        assert_same_bits(&bench.read(handles[1]), &want(1), "up's gradient");
+    for format in [Nvfp4, F32, Int8] {
+        for (tokens, outputs, inner) in [(1, 64, 96), (7, 40, 33), (70, 200, 112)] {
+            check_gradients(&make, format, (tokens, outputs, inner));
+        }
+    }
+}
+
+fn check_gradients<B: Backend>(
+    make: &impl Fn(usize) -> B,
+    format: WeightFormat,
+    (tokens, outputs, inner): (usize, usize, usize),
+) {
+    let mut bench = Bench::new(make);
+    let (down, held, scale) = bench.weight(format, outputs, inner, &numbers(4, outputs * inner));
+    let gate: Vec<f32> = numbers(1, tokens * inner).iter().map(|x| x * 20.0).collect();
+    let (up, dy) = (numbers(2, tokens * inner), numbers(3, tokens * outputs));
+    let mixed = linear::input_gradient(&dy, &held, inner, scale, format);
+    let all = gate.iter().zip(&up).zip(&mixed).map(|((g, u), dy)| gradient(*g, *u, *dy));
+    let (dgate, dup): (Vec<f32>, Vec<f32>) = all.unzip();
+    let what = format!("gradients, {} {tokens}x{outputs}x{inner}", format.name());
+    let (dy, kept) = (bench.rows(tokens, outputs, &dy), [&gate, &up].map(|x| bench.rows(tokens, inner, x)));
+    let narrow = [1, 2].map(|_| bench.output(tokens, inner).narrow());
+    for outs in [narrow, kept] {
+        bench.backend.gated_gradient(dy, &down, (kept[0], kept[1]), outs[0], outs[1]).unwrap();
+        for (out, want) in outs.into_iter().zip([&dgate, &dup]) {
+            let want = if out.narrow { rounded_rows(want) } else { want.clone() };
+            assert_same_bits(&bench.read(out), &want, &what);
+        }
     }
 }
 

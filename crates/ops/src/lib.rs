@@ -125,9 +125,10 @@ pub trait Backend {
     ) -> Result<()>;
     /// Several products of one input, which may be narrow.
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()>;
-    /// dx[t, k] = sum_n dy[t, n] * weight[n, k], or added to dx.
+    /// dx[t, k] = sum_n dy[t, n] * weight[n, k], or added to dx. Dy may be narrow.
     fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()>;
-    /// dw[n, k] = sum_t dy[t, n] * x[t, k], or added to dw; not rounded if `exact` (f32 weights).
+    /// dw[n, k] = sum_t dy[t, n] * x[t, k], or added to dw; not rounded if `exact` (f32 weights),
+    /// else both may be narrow.
     fn linear_weight_gradient(&mut self, dy: Rows, x: Rows, exact: bool, dw: Rows, added: bool)
     -> Result<()>;
     /// db[n] += sum_t dy[t, n]
@@ -143,7 +144,7 @@ pub trait Backend {
     /// Gradients of the samples' queries, keys and values. See `attend`.
     fn attend_gradient(&mut self, of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows)
     -> Result<()>;
-    /// out[t, c] = x[t, c]
+    /// out[t, c] = x[t, c]. Out may be narrow.
     fn copy(&mut self, x: Rows, out: Rows) -> Result<()>;
     /// out[t, c] += x[t, c]
     fn add(&mut self, x: Rows, out: Rows) -> Result<()>;
@@ -157,8 +158,16 @@ pub trait Backend {
         kept: Option<(Rows, Rows)>,
         out: Rows,
     ) -> Result<()>;
-    /// The products a gated pair kept become their gradients. See `gated`.
-    fn gated_gradient(&mut self, gate: Rows, up: Rows, dy: Rows) -> Result<()>;
+    /// Gradients of the products that a gated pair kept, from dy of what `down` made of their mix:
+    /// in their places, or elsewhere, where they may be narrow. Dy may be narrow too. See `gated`.
+    fn gated_gradient(
+        &mut self,
+        dy: Rows,
+        down: &Weight,
+        kept: (Rows, Rows),
+        dgate: Rows,
+        dup: Rows,
+    ) -> Result<()>;
     /// Takes the logits of the words from `first` on into the tokens' state. See `loss`.
     fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()>;
     /// Logits become their gradients, `weight` times that of the tokens' losses.

@@ -57,6 +57,7 @@ pub fn forward(
 /// The shapes that fit the input's gradient.
 pub fn check_input_gradient(dy: Rows, weight: &Weight, dx: Rows) -> Result<()> {
     let fits = dy.columns == weight.rows
+        && !(dy.narrow && weight.format == WeightFormat::F32)
         && dx.columns == weight.columns
         && dx.rows == dy.rows
         && weight.buffer.bytes == weight.format.bytes(weight.rows, weight.columns);
@@ -69,10 +70,21 @@ pub fn check_input_gradient(dy: Rows, weight: &Weight, dx: Rows) -> Result<()> {
 }
 
 /// The shapes that fit the weight's gradient.
-pub fn check_weight_gradient(dy: Rows, x: Rows, dw: Rows) -> Result<()> {
-    let fits = dy.rows == x.rows && (dw.rows, dw.columns) == (dy.columns, x.columns);
+pub fn check_weight_gradient(dy: Rows, x: Rows, exact: bool, dw: Rows) -> Result<()> {
+    let fits = dy.rows == x.rows
+        && !(exact && (dy.narrow || x.narrow))
+        && (dw.rows, dw.columns) == (dy.columns, x.columns);
     check(fits, "linear_weight_gradient", || {
-        format!("dy {}x{}, x {}x{}, dw {}x{}", dy.rows, dy.columns, x.rows, x.columns, dw.rows, dw.columns)
+        format!(
+            "{}dy {}x{}, x {}x{}, dw {}x{}",
+            if exact { "exact " } else { "" },
+            dy.rows,
+            dy.columns,
+            x.rows,
+            x.columns,
+            dw.rows,
+            dw.columns
+        )
     })
 }
 
@@ -180,6 +192,18 @@ fn check_gradients<B: Backend>(
     assert_same_bits(&bench.read(dx), &want.iter().map(|x| x + x).collect::<Vec<_>>(), &what);
     bench.backend.linear_weight_gradient(dy, x, exact, dw, false).unwrap();
     assert_same_bits(&bench.read(dw), &want_weight, &what);
+    let [narrow_dy, narrow_x] = [dy, x].map(|rows| bench.output(rows.rows, rows.columns).narrow());
+    bench.backend.copy(dy, narrow_dy).unwrap();
+    bench.backend.copy(x, narrow_x).unwrap();
+    if exact {
+        assert!(bench.backend.linear_input_gradient(narrow_dy, &weight, dx, false).is_err());
+        assert!(bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, dw, false).is_err());
+    } else {
+        bench.backend.linear_input_gradient(narrow_dy, &weight, dx, false).unwrap();
+        assert_same_bits(&bench.read(dx), &want, &what);
+        bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, dw, false).unwrap();
+        assert_same_bits(&bench.read(dw), &want_weight, &what);
+    }
     let mut db = numbers(9, outputs);
     let handle = bench.vector(&db);
     numbers(7, tokens * outputs).chunks(outputs).for_each(|dy| bias_gradient(dy, &mut db));

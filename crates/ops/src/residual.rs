@@ -1,7 +1,7 @@
 //! y[t,c] += x[t,c], and the plain copy
 
 use crate::error::{Result, check};
-use crate::testing::{Bench, assert_same_bits, numbers};
+use crate::testing::{Bench, assert_same_bits, numbers, rounded_rows};
 use crate::{Backend, Rows};
 
 /// The shapes that fit.
@@ -29,6 +29,10 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
         let (x, y) = (bench.rows(rows, columns, &x), bench.rows(rows, columns, &y));
         bench.backend.add(x, y).unwrap();
         assert_same_bits(&bench.read(y), &want, "add");
+        let narrow = bench.output(x.rows, x.columns).narrow();
+        bench.backend.copy(x, narrow).unwrap();
+        let want = rounded_rows(&bench.read(x));
+        assert_same_bits(&bench.read(narrow), &want, "narrow copy");
         bench.backend.copy(x, y).unwrap();
         assert_same_bits(&bench.read(y), &bench.read(x), "copy");
     }

@@ -59,8 +59,14 @@ impl Rows {
         (rows * columns * 4).max(Rows::narrow_bytes(rows, columns))
     }
 
-    /// Rows `first..first + count` of these.
+    /// Rows `first..first + count` of these; of narrow rows `first` is a multiple of 16, so that no
+    /// tile is shared.
     pub fn slice(self, first: usize, count: usize) -> Rows {
+        if self.narrow {
+            let row = self.columns.next_multiple_of(UNIT) * 2;
+            let (offset, bytes) = (self.buffer.offset + first * row, count.next_multiple_of(PANEL) * row);
+            return Rows { buffer: Buffer { offset, bytes }, rows: count, ..self };
+        }
         let start = Buffer { offset: self.buffer.offset + first * self.columns * 4, bytes: 0 };
         Rows::new(start, count, self.columns)
     }

@@ -8,7 +8,7 @@ use halfbyte_ops::{Buffer, Cache, Rows, loss};
 
 use crate::need::{Item, place, tensors};
 use crate::settings::Settings;
-use crate::{Group, Name, Plan, Value};
+use crate::{Group, Name, Plan, Stage, Value};
 
 /// What a step's size depends on, besides [`Settings`] (whose chunk is the tokens of a batch and
 /// whose context is the longest sample).
@@ -88,39 +88,50 @@ pub fn plan_training(
         list.push((Name::Saved(layer), Group::Activations, None, hidden));
     }
     let (q, kv, inner) = (a.heads * a.head_dim, a.kv_heads * a.head_dim, a.intermediate_size);
+    // What lives inside a layer ends with it, what the way back through attention needs begins when
+    // the feed-forward part is done, and logits come when no layer is at work.
+    let (layer, fed, heads) = (
+        Some((Stage::InputNorm, Stage::MlpResidual)),
+        Some((Stage::PostNorm, Stage::MlpMix)),
+        Some((Stage::Down, Stage::MlpResidual)),
+    );
     let values = [
-        (Value::Residual, a.hidden_size),
-        (Value::Turns, a.head_dim),
-        (Value::Normed, a.hidden_size),
-        (Value::Q, q),
-        (Value::K, kv),
-        (Value::V, kv),
-        (Value::QRaw, q),
-        (Value::KRaw, kv),
-        (Value::Attended, q),
-        (Value::Middle, a.hidden_size),
-        (Value::PostNormed, a.hidden_size),
-        (Value::Gate, inner),
-        (Value::Up, inner),
-        (Value::Activated, inner),
-        (Value::Part, a.hidden_size),
-        (Value::FinalNormed, a.hidden_size),
-        (Value::DResidual, a.hidden_size),
-        (Value::DNormed, a.hidden_size),
-        (Value::DActivated, inner),
-        (Value::DAttended, q),
-        (Value::DQ, q),
-        (Value::DK, kv),
-        (Value::DV, kv),
-        (Value::DRaw, q),
-        (Value::LossState, loss::STATE),
+        (Value::Residual, None, a.hidden_size),
+        (Value::Turns, None, a.head_dim),
+        (Value::Normed, layer, a.hidden_size),
+        (Value::Q, layer, q),
+        (Value::K, layer, kv),
+        (Value::V, layer, kv),
+        (Value::QRaw, layer, q),
+        (Value::KRaw, layer, kv),
+        (Value::Attended, layer, q),
+        (Value::PostNormed, fed, a.hidden_size),
+        (Value::Gate, fed, inner),
+        (Value::Up, fed, inner),
+        (Value::Activated, fed, inner),
+        (Value::Part, layer, a.hidden_size),
+        (Value::FinalNormed, None, a.hidden_size),
+        (Value::DResidual, None, a.hidden_size),
+        (Value::DNormed, None, a.hidden_size),
+        (Value::DAttended, heads, q),
+        (Value::DQ, heads, q),
+        (Value::DK, heads, kv),
+        (Value::DV, heads, kv),
+        (Value::DRaw, heads, q),
+        (Value::LossState, None, loss::STATE),
     ];
-    let item = |(value, columns)| -> Item {
-        (Name::Value(value), Group::Activations, None, Rows::bytes(tokens, columns))
+    let item = |(value, lifetime, columns)| -> Item {
+        (Name::Value(value), Group::Activations, lifetime, Rows::bytes(tokens, columns))
     };
     list.extend(values.map(item));
+    // Only products read these.
+    let narrow = Rows::narrow_bytes(tokens, inner);
+    list.extend(
+        [Value::DGate, Value::DUp].map(|value| (Name::Value(value), Group::Activations, fed, narrow)),
+    );
     let words = training.vocabulary_chunk.min(a.vocab_size);
-    list.push((Name::Value(Value::Logits), Group::Logits, None, Rows::bytes(tokens, words)));
+    let head = Some((Stage::Head, Stage::Head));
+    list.push((Name::Value(Value::Logits), Group::Logits, head, Rows::bytes(tokens, words)));
     let layer = a.tensor_names().into_iter().filter(|name| matches!(name, TensorName::Layer(..)));
     let largest = layer.map(|name| a.shape(name).iter().product::<usize>()).max().unwrap_or(0);
     let gradient = largest.max(words * a.hidden_size) * 4;

@@ -1,10 +1,15 @@
-//! Gradients of attention, 32 queries of one head at a time, in lanes.
+//! Gradients of attention, 32 queries of one head at a time: here in lanes, `tiled` in AMX tiles.
 //!
 //! scratch of a thread, all f32, with T tokens padded to 32 and heads padded to `width`:
 //! keys and values as panels of 16 keys `[T / 16][width][16]`, keys as panels of 16 channels
 //! `[width / 16][T][16]`; of the block its queries and dy, row by row `[32][width]` and as panels
 //! of channels `[width / 16][32][16]`, and P and dS, row by row `[32][T]` and column by column
 //! `[T][32]`.
+
+#[cfg(target_arch = "x86_64")]
+mod softened;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 
 use halfbyte_formats::bf16;
 use halfbyte_ops::tensor::{KEYS, PANEL};
@@ -20,8 +25,11 @@ const BLOCK: usize = 32;
 
 /// Bytes of scratch for each thread.
 pub(crate) fn scratch(tokens: usize, head_dim: usize) -> usize {
-    let (tokens, width) = (tokens.next_multiple_of(KEYS), Cache::padded_head(head_dim));
-    4 * (3 * tokens * width + 4 * BLOCK * width + 4 * BLOCK * tokens)
+    let (padded, width) = (tokens.next_multiple_of(KEYS), Cache::padded_head(head_dim));
+    let lanes = 4 * (3 * padded * width + 4 * BLOCK * width + 4 * BLOCK * padded);
+    #[cfg(target_arch = "x86_64")]
+    let lanes = lanes.max(tiled::scratch(tokens, head_dim));
+    lanes
 }
 
 /// One call, with its pointers.
@@ -64,8 +72,15 @@ pub(crate) fn run(cpu: &mut Cpu, of: &Attention, dout: Rows, dq: Rows, dk: Rows,
     let isa = cpu.isa;
     cpu.pool.run(of.samples.len() * task.kv_heads, &|chunk, thread| {
         // A sample's head of keys has outputs of its own, and so have its queries.
-        let sample = task.of(&of.samples[chunk / task.kv_heads]);
-        head(isa, &sample, chunk % task.kv_heads, scratch.of_thread(thread).cast());
+        let (sample, kv) = (task.of(&of.samples[chunk / task.kv_heads]), chunk % task.kv_heads);
+        let scratch = scratch.of_thread(thread);
+        #[cfg(target_arch = "x86_64")]
+        if isa == crate::Isa::Amx && !task.exact {
+            // SAFETY: AMX was found; scratch was sized for it and is this thread's.
+            unsafe { tiled::head(&sample, kv, scratch) };
+            return;
+        }
+        head(isa, &sample, kv, scratch.cast());
     });
     Ok(())
 }
@@ -175,6 +190,10 @@ impl Sample {
         }
     }
 
+    fn scale(&self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+
     #[inline(always)]
     fn round(&self, x: f32) -> f32 {
         if self.exact { x } else { bf16::round(x) }
@@ -186,7 +205,7 @@ for_isa! {
 fn head(task: &Sample, kv: usize, scratch: Place<f32>) {
     let (padded, width) = (task.tokens.next_multiple_of(KEYS), Cache::padded_head(task.head_dim));
     let (group_size, head_dim) = (task.heads / task.kv_heads, task.head_dim);
-    let scale = 1.0 / (head_dim as f32).sqrt();
+    let scale = task.scale();
     let mut parts = Parts { next: scratch };
     // SAFETY: `scratch` was sized for these; they are this thread's. The sums' panels are taken
     // from the outputs of this head, which no other thread touches.

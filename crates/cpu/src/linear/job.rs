@@ -2,12 +2,15 @@
 //! matrix, or a gate's panel with the same panel of its partner, so that their products are
 //! mixed before they are ever stored.
 
+use halfbyte_formats::bf16;
 use halfbyte_ops::tensor::{PANEL, UNIT};
 use halfbyte_ops::{Matrix, Product, Result, Rows, Weight, WeightFormat, gated};
 
 use crate::arena::Place;
 use crate::isa::for_isa;
-use crate::narrow::Output;
+use crate::narrow::{NarrowRows, Output};
+#[cfg(target_arch = "x86_64")]
+use crate::square::{self, SQUARE, Tile};
 use crate::{Cpu, panel};
 
 /// A matrix with its pointers.
@@ -36,13 +39,76 @@ pub(super) struct Kept<'a> {
     pub(super) units: usize,
 }
 
-/// f32 `[tokens][channels]`.
+/// `[tokens][channels]` of either kind.
 #[derive(Clone, Copy)]
 pub(super) struct Activations<'a> {
-    pub(super) values: &'a [f32],
+    values: Values<'a>,
+    pub(super) tokens: usize,
     pub(super) channels: usize,
     /// Whether they are taken as they are, not rounded.
-    pub(super) exact: bool,
+    exact: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Values<'a> {
+    Wide(&'a [f32]),
+    Narrow(NarrowRows),
+}
+
+impl<'a> Activations<'a> {
+    pub(super) fn new(cpu: &Cpu, x: Rows, exact: bool) -> Result<Activations<'a>> {
+        let values = match x.narrow {
+            true => Values::Narrow(cpu.arena.narrow("linear", x)?),
+            // SAFETY: bounds checked; nobody writes x meanwhile.
+            false => Values::Wide(unsafe { cpu.arena.rows("linear", x)?.slice(0, x.rows * x.columns) }),
+        };
+        Ok(Activations { values, tokens: x.rows, channels: x.columns, exact })
+    }
+
+    /// Channels `first..` of a token, at most 16 and all in one tile.
+    #[inline(always)]
+    pub(super) fn read(&self, token: usize, first: usize, out: &mut [f32]) {
+        match &self.values {
+            Values::Wide(values) => {
+                for (out, x) in out.iter_mut().zip(&values[token * self.channels + first..]) {
+                    *out = if self.exact { *x } else { bf16::round(*x) };
+                }
+            }
+            Values::Narrow(rows) => {
+                // SAFETY: the token exists; nobody writes x meanwhile.
+                let mut row = unsafe { rows.row(token) };
+                for (out, x) in out.iter_mut().zip(&row.line(first / 32)[first % 32..]) {
+                    *out = bf16::decode(*x);
+                }
+            }
+        }
+    }
+
+    /// Tokens `32 group..`, of which some exist, by channels `32 column..`, rounded.
+    ///
+    /// # Safety
+    /// AVX-512 is there.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn square<'b>(
+        &self,
+        group: usize,
+        column: usize,
+        space: &'b mut [Tile; 2],
+    ) -> square::Rows<'b> {
+        let (token, channel) = (group * SQUARE, column * SQUARE);
+        // SAFETY: these tokens and channels exist as far as they are counted.
+        unsafe {
+            match &self.values {
+                Values::Wide(x) => {
+                    let (tokens, channels) = (self.tokens - token, self.channels - channel);
+                    let x = x[token * self.channels + channel..].as_ptr();
+                    square::of_values(x, self.channels, tokens, channels, space)
+                }
+                Values::Narrow(rows) => square::of_narrow(rows, group, column, self.tokens, space),
+            }
+        }
+    }
 }
 
 /// Sixteen outputs.
@@ -68,6 +134,12 @@ pub(super) enum Job<'a> {
         sources: [Source<'a>; 2],
         kept: Option<[Place<f32>; 2]>,
         out: Output,
+    },
+    /// Gradients of the two products that were kept, from that of their mix.
+    Unmixed {
+        source: Source<'a>,
+        kept: [Place<f32>; 2],
+        outs: [Output; 2],
     },
 }
 
@@ -97,6 +169,12 @@ impl<'a> Source<'a> {
             outputs: matrix.weight.rows,
             bias: matrix.bias.map(|bias| cpu.arena.vector("linear", bias)).transpose()?,
         })
+    }
+
+    /// Its columns are the outputs.
+    fn transposed(cpu: &Cpu, weight: &Weight) -> Result<Source<'a>> {
+        let (kept, scale) = Kept::new(cpu, weight)?;
+        Ok(Source { weights: Weights::Transposed(kept), scale, outputs: weight.columns, bias: None })
     }
 
     fn panel(&self, index: usize) -> Option<Panel<'a>> {
@@ -141,18 +219,13 @@ impl<'a> Job<'a> {
 
     /// out[t, k] = sum_n x[t, n] weight[n, k]
     pub(super) fn transposed(cpu: &Cpu, weight: &Weight, out: Rows, added: bool) -> Result<Job<'a>> {
-        let (kept, scale) = Kept::new(cpu, weight)?;
-        let source =
-            Source { weights: Weights::Transposed(kept), scale, outputs: weight.columns, bias: None };
+        let source = Source::transposed(cpu, weight)?;
         Ok(Job::Plain { source, out: cpu.arena.rows("linear", out)?, added })
     }
 
     /// out[n, k] = sum_t dy[t, n] x[t, k]
     pub(super) fn activations(cpu: &Cpu, x: Rows, exact: bool, out: Rows, added: bool) -> Result<Job<'a>> {
-        let place = cpu.arena.rows("linear", x)?;
-        // SAFETY: bounds checked; nobody writes x meanwhile.
-        let values = unsafe { place.slice(0, x.rows * x.columns) };
-        let weights = Weights::Activations(Activations { values, channels: x.columns, exact });
+        let weights = Weights::Activations(Activations::new(cpu, x, exact)?);
         let source = Source { weights, scale: 1.0, outputs: x.columns, bias: None };
         Ok(Job::Plain { source, out: cpu.arena.rows("linear", out)?, added })
     }
@@ -172,10 +245,24 @@ impl<'a> Job<'a> {
         })
     }
 
+    pub(super) fn gated_gradient(
+        cpu: &Cpu,
+        down: &Weight,
+        (gate, up): (Rows, Rows),
+        [dgate, dup]: [Rows; 2],
+    ) -> Result<Job<'a>> {
+        const OP: &str = "gated_gradient";
+        Ok(Job::Unmixed {
+            source: Source::transposed(cpu, down)?,
+            kept: [cpu.arena.rows(OP, gate)?, cpu.arena.rows(OP, up)?],
+            outs: [cpu.arena.output(OP, dgate)?, cpu.arena.output(OP, dup)?],
+        })
+    }
+
     /// Of both panels the same format and, where there are two matrices, the same outputs.
     fn first(&self) -> &Source<'a> {
         match self {
-            Job::Plain { source, .. } => source,
+            Job::Plain { source, .. } | Job::Unmixed { source, .. } => source,
             Job::Gated { sources, .. } => &sources[0],
         }
     }
@@ -187,7 +274,7 @@ impl<'a> Job<'a> {
     /// Panels from one pair's to the next, in each of the two streams.
     pub(super) fn step(&self) -> usize {
         match self {
-            Job::Plain { .. } => 2,
+            Job::Plain { .. } | Job::Unmixed { .. } => 2,
             Job::Gated { .. } => 1,
         }
     }
@@ -198,7 +285,9 @@ impl<'a> Job<'a> {
 
     pub(super) fn panels(&self, pair: usize) -> [Option<Panel<'a>>; 2] {
         match self {
-            Job::Plain { source, .. } => [2 * pair, 2 * pair + 1].map(|panel| source.panel(panel)),
+            Job::Plain { source, .. } | Job::Unmixed { source, .. } => {
+                [2 * pair, 2 * pair + 1].map(|panel| source.panel(panel))
+            }
             Job::Gated { sources: [gate, up], .. } => [gate.panel(pair), up.panel(pair)],
         }
     }
@@ -212,6 +301,11 @@ pub(super) fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; PA
         Job::Plain { source, out, added } => {
             for (panel, sums) in [2 * pair, 2 * pair + 1].into_iter().zip(sums) {
                 one_panel(source, *out, *added, panel * PANEL, token, sums);
+            }
+        }
+        Job::Unmixed { source, kept, outs } => {
+            for (panel, sums) in [2 * pair, 2 * pair + 1].into_iter().zip(sums) {
+                unmixed_panel(source, kept, outs, panel * PANEL, token, sums);
             }
         }
         Job::Gated { sources: [gate, up], kept, out } => {
@@ -256,6 +350,35 @@ fn one_panel(
             }
         }
         store(out, at, &y[..count]);
+    }
+}
+
+#[inline(always)]
+fn unmixed_panel(
+    source: &Source<'_>,
+    kept: &[Place<f32>; 2],
+    outs: &[Output; 2],
+    first: usize,
+    token: usize,
+    sums: &[[f32; PANEL]],
+) {
+    let count = PANEL.min(source.outputs.saturating_sub(first));
+    for (t, sums) in sums.iter().enumerate().take(if count == 0 { 0 } else { sums.len() }) {
+        let dy = source.finish(first, sums);
+        let at = (token + t) * source.outputs + first;
+        // Read before they are written: gradients may take the place of what was kept.
+        let [mut gate, mut up] = [[0.0; PANEL]; 2];
+        for (line, kept) in [&mut gate, &mut up].into_iter().zip(kept) {
+            // SAFETY: as in `store`.
+            line[..count].copy_from_slice(unsafe { kept.slice(at, count) });
+        }
+        for i in 0..PANEL {
+            (gate[i], up[i]) = gated::gradient(gate[i], up[i], dy[i]);
+        }
+        for (line, out) in [&gate, &up].into_iter().zip(outs) {
+            // SAFETY: outputs of this job that no other thread writes.
+            unsafe { out.put(token + t, first, &line[..count]) };
+        }
     }
 }
 

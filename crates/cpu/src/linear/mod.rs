@@ -20,13 +20,16 @@ use crate::arena::Place;
 use crate::isa::{Isa, for_isa};
 use crate::narrow::{NarrowRows, narrow, widen};
 use crate::{Cpu, panel, rows};
-use job::{Job, Panel};
+use job::{Activations, Job, Panel};
+use lanes::{channels, decode_panel};
 
 /// Bytes of weights that a thread reads in one go when tokens are few: what is fetched ahead
 /// beyond the end would be another thread's, so runs are long.
 const RUN_BYTES: usize = 96 * 1024;
 /// From so many tokens on a panel is decoded to memory first.
 const MANY: usize = 9;
+/// Columns that become rows together.
+const TURNED: usize = 2 * PANEL;
 /// From so many tokens on tiles are worth their set-up.
 const TILED: usize = 5;
 
@@ -91,6 +94,20 @@ pub(crate) fn input_gradient(cpu: &mut Cpu, dy: Rows, weight: &Weight, dx: Rows,
     run(cpu, Feed::Rows(dy), &[job], weight.format == WeightFormat::F32)
 }
 
+/// The input's gradient, mixed with what a gated pair kept before it is ever stored.
+pub(crate) fn gated_gradient(
+    cpu: &mut Cpu,
+    dy: Rows,
+    down: &Weight,
+    kept: (Rows, Rows),
+    dgate: Rows,
+    dup: Rows,
+) -> Result<()> {
+    gated::check_gradient(dy, down, kept, dgate, dup)?;
+    let job = Job::gated_gradient(cpu, down, kept, [dgate, dup])?;
+    run(cpu, Feed::Rows(dy), &[job], down.format == WeightFormat::F32)
+}
+
 /// dw[n, k] = sum_t dy[t, n] x[t, k]
 pub(crate) fn weight_gradient(
     cpu: &mut Cpu,
@@ -100,7 +117,7 @@ pub(crate) fn weight_gradient(
     dw: Rows,
     added: bool,
 ) -> Result<()> {
-    linear::check_weight_gradient(dy, x, dw)?;
+    linear::check_weight_gradient(dy, x, exact, dw)?;
     let job = Job::activations(cpu, x, exact, dw, added)?;
     run(cpu, Feed::Columns(dy), &[job], exact)
 }
@@ -164,21 +181,22 @@ fn prepare(cpu: &mut Cpu, feed: Feed, as_is: bool, scratch: Place<u8>) -> Result
             });
         }
         Feed::Columns(x) => {
-            let source = cpu.arena.rows("linear", x)?;
-            // SAFETY: nobody writes the source meanwhile.
-            let source = unsafe { source.slice(0, rows * columns) };
-            // Sixteen of them share lines of the source, and tiles.
-            cpu.for_rows(rows.div_ceil(PANEL), PANEL * columns, &|block| {
+            let source = Activations::new(cpu, x, as_is)?;
+            // Some of them share lines of the source, and tiles.
+            cpu.for_rows(rows.div_ceil(TURNED), TURNED * columns, &|block| {
                 #[cfg(target_arch = "x86_64")]
                 if tiled {
                     // SAFETY: AVX-512 comes with AMX; as above.
-                    unsafe { tiled::transpose(source, rows, columns, block, tiles.block(block)) };
+                    let (low, high) = unsafe { (tiles.tiles_of(2 * block), tiles.tiles_of(2 * block + 1)) };
+                    // SAFETY: as above.
+                    unsafe { tiled::columns(&source, block, low, high) };
                     return;
                 }
-                for row in block * PANEL..rows.min((block + 1) * PANEL) {
+                for first in (block * TURNED..rows.min((block + 1) * TURNED)).step_by(PANEL) {
+                    let count = PANEL.min(rows - first);
                     // SAFETY: as above.
-                    let out = unsafe { lanes.slice_mut(row * padded, padded) };
-                    column(isa, &source[row..], rows, as_is, out);
+                    let out = unsafe { lanes.slice_mut(first * padded, count * padded) };
+                    channels(isa, &source, first, count, out);
                 }
             });
         }
@@ -315,56 +333,6 @@ fn product(
             }
         }
     }
-}
-
-for_isa! {
-/// A panel decoded to f32, `[inner][16]`, padded with zeros.
-fn decode_panel(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
-    match panel {
-        Panel::Rows(format, kept) => {
-            for (out, unit) in out.iter_mut().zip(kept.chunks_exact(format.unit_bytes())) {
-                panel::decode(*format, unit, out);
-            }
-        }
-        Panel::Columns(weight, first) => {
-            let (unit, position) = (first / UNIT, first % UNIT);
-            let unit_bytes = weight.format.unit_bytes();
-            let mut decoded: panel::Decoded = [[0.0; PANEL]; UNIT];
-            for (index, out) in out.as_flattened_mut().chunks_exact_mut(PANEL).enumerate() {
-                match weight.panel(index) {
-                    Some(kept) => {
-                        panel::decode(weight.format, &kept[unit * unit_bytes..][..unit_bytes], &mut decoded);
-                        for (lane, out) in out.iter_mut().enumerate() {
-                            for (k, out) in out.iter_mut().enumerate() {
-                                *out = decoded[position + k][lane];
-                            }
-                        }
-                    }
-                    None => out.fill([0.0; PANEL]),
-                }
-            }
-        }
-        Panel::Channels(x, first) => {
-            let mut tokens = x.values.chunks_exact(x.channels);
-            for out in out.as_flattened_mut() {
-                *out = [0.0; PANEL];
-                for (out, x_value) in out.iter_mut().zip(tokens.next().map_or(&[][..], |x| &x[*first..])) {
-                    *out = if x.exact { *x_value } else { bf16::round(*x_value) };
-                }
-            }
-        }
-    }
-}
-}
-
-for_isa! {
-/// A column of a matrix with `step` columns, rounded to bf16 unless `as_is`, padded with zeros.
-fn column(x: &[f32], step: usize, as_is: bool, out: &mut [f32]) {
-    out.fill(0.0);
-    for (out, x) in out.iter_mut().zip(x.iter().step_by(step)) {
-        *out = if as_is { *x } else { bf16::round(*x) };
-    }
-}
 }
 
 for_isa! {

@@ -7,9 +7,10 @@ use halfbyte_formats::bf16;
 use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::{PANEL, UNIT};
 
-use super::job::{self, Job, Kept, Panel, Source};
+use super::job::{self, Activations, Job, Kept, Panel, Source};
 use crate::arena::Place;
-use crate::narrow::{Line, Output};
+use crate::narrow::Output;
+use crate::square::{self, SQUARE, Tile, pair, turn};
 use crate::tiles::{BYTES, Block, SIDE, Session};
 use crate::{Isa, panel, vector};
 
@@ -45,10 +46,10 @@ pub(super) unsafe fn chunk(
     x: *const u8,
     scratch: Place<u8>,
 ) {
-    for (i, pair) in pairs.clone().enumerate() {
+    for (i, index) in pairs.clone().enumerate() {
         // SAFETY: the caller's scratch.
-        let out = unsafe { scratch.slice_mut(i * pair_bytes(units), pair_bytes(units)) };
-        decode_pair(&job.panels(pair), out);
+        let out = unsafe { scratch.cast::<[Tile; 2]>().slice_mut(i * units * TILES, units * TILES) };
+        decode_pair(&job.panels(index), out);
     }
     let groups = units * TILES;
     let mut sums = Block::default();
@@ -58,138 +59,100 @@ pub(super) unsafe fn chunk(
         for first in (0..tokens).step_by(2 * SIDE) {
             let x = x.add(first / SIDE * groups * BYTES);
             let count = tokens - first;
-            for (i, pair) in pairs.clone().enumerate() {
+            for (i, index) in pairs.clone().enumerate() {
                 let b = scratch.pointer().add(i * pair_bytes(units));
                 if count > SIDE {
                     session.product_2x2(x, groups * BYTES, b, groups, &mut sums);
                     let [[a, b], [c, d]] = &sums.0;
-                    finish(job, pair, first, [a, b]);
+                    finish(job, index, first, [a, b]);
                     let rest = SIDE.min(count - SIDE);
-                    finish(job, pair, first + SIDE, [&c[..rest], &d[..rest]]);
+                    finish(job, index, first + SIDE, [&c[..rest], &d[..rest]]);
                 } else {
                     session.product_1x2(x, b, groups, &mut sums);
                     let [a, b] = &sums.0[0];
-                    finish(job, pair, first, [&a[..count], &b[..count]]);
+                    finish(job, index, first, [&a[..count], &b[..count]]);
                 }
             }
         }
     }
 }
 
-/// Two panels as tiles side by side; a second panel that is not there as zeros.
-fn decode_pair(panels: &[Option<Panel<'_>>; 2], out: &mut [u8]) {
-    for (index, out) in out.chunks_exact_mut(BYTES).enumerate() {
-        let group = index / 2;
-        // SAFETY: AVX-512 comes with AMX; units are whole, `out` is one tile.
+/// Two panels as tiles side by side, group after group; a second panel that is not there as zeros.
+fn decode_pair(panels: &[Option<Panel<'_>>; 2], out: &mut [[Tile; 2]]) {
+    let mut space = [Tile::ZERO; 2];
+    for (group, out) in out.iter_mut().enumerate() {
+        // SAFETY: AVX-512 comes with AMX; units are whole.
         unsafe {
-            match &panels[index % 2] {
-                Some(Panel::Rows(format, kept)) => {
-                    let bytes = format.unit_bytes();
-                    decode(*format, &kept[group / TILES * bytes..][..bytes], group % TILES, out);
+            match &panels[0] {
+                // Two neighbours, that is, a square's columns.
+                Some(Panel::Columns(weight, first)) => {
+                    pair(decode_square(weight, *first, group, &mut space), out);
                 }
-                Some(Panel::Columns(weight, first)) => decode_columns(weight, *first, group, out),
+                Some(Panel::Channels(x, _)) if group * SQUARE >= x.tokens => *out = [Tile::ZERO; 2],
                 Some(Panel::Channels(x, first)) => {
-                    interleave(&x.values[*first..], x.channels, x.channels - first, group, out);
+                    pair(x.square(group, first / SQUARE, &mut space), out);
                 }
-                None => out.fill(0),
+                _ => {
+                    for (panel, out) in panels.iter().zip(out) {
+                        match panel {
+                            Some(Panel::Rows(format, kept)) => {
+                                let bytes = format.unit_bytes();
+                                let unit = &kept[group / TILES * bytes..][..bytes];
+                                decode(*format, unit, group % TILES, out.bytes());
+                            }
+                            _ => *out = Tile::ZERO,
+                        }
+                    }
+                }
             }
         }
     }
 }
 
-/// Columns `first..` of 32 rows of a weight: pairs of rows side by side, 16 columns.
+/// Rows `32 group..` of a weight, columns `first..`.
 ///
 /// # Safety
-/// AVX-512 is there; `out` is one tile.
+/// AVX-512 is there.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn decode_columns(weight: &Kept<'_>, first: usize, group: usize, out: &mut [u8]) {
-    let (bytes, tile) = (weight.format.unit_bytes(), first % UNIT / 32);
-    let half = first % 32 / PANEL;
-    let mut decoded = Pairs([0; BYTES]);
-    for (which, out) in out.chunks_exact_mut(BYTES / 2).enumerate() {
-        let Some(kept) = weight.panel(2 * group + which) else {
-            out.fill(0);
-            continue;
-        };
-        // SAFETY: the unit is whole; 16 dwords at a stride of 8 lie in `lanes`, 64 bytes in a line.
-        unsafe {
-            // 16 pairs of columns by 16 rows; ours are 8 of the pairs.
-            decode(weight.format, &kept[first / UNIT * bytes..][..bytes], tile, &mut decoded.0);
-            let pairs = &decoded.0[half * BYTES / 2..][..BYTES / 2];
-            // To `[16 columns][16 rows]` of bf16: even columns are the low halves.
-            let mut lanes = [0u16; PANEL * PANEL];
-            for (pair, lanes) in pairs.as_chunks::<64>().0.iter().zip(lanes.as_chunks_mut::<32>().0) {
-                let line = _mm512_loadu_si512(pair.as_ptr().cast());
-                _mm256_storeu_si256(lanes.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(line));
-                let odd = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(line));
-                _mm256_storeu_si256(lanes.as_mut_ptr().add(PANEL).cast(), odd);
+unsafe fn decode_square<'a>(
+    weight: &Kept<'_>,
+    first: usize,
+    group: usize,
+    out: &'a mut [Tile; 2],
+) -> square::Rows<'a> {
+    let (bytes, tile) = (weight.format.unit_bytes(), first % UNIT / SQUARE);
+    let mut pairs = Tile::ZERO;
+    for (which, out) in out.iter_mut().enumerate() {
+        match weight.panel(2 * group + which) {
+            Some(kept) => {
+                // SAFETY: the unit is whole.
+                unsafe { decode(weight.format, &kept[first / UNIT * bytes..][..bytes], tile, pairs.bytes()) };
+                // Pairs of columns by rows become rows.
+                turn(&pairs, out);
             }
-            let stride = _mm512_slli_epi32::<3>(counting());
-            for (pair, line) in out.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-                let at = lanes.as_ptr().add(pair * 2).cast();
-                _mm512_storeu_si512(line.as_mut_ptr().cast(), _mm512_i32gather_epi32::<4>(stride, at));
-            }
+            None => *out = Tile::ZERO,
         }
     }
+    let [low, high] = out;
+    [low, high]
 }
 
-#[repr(align(64))]
-struct Pairs([u8; BYTES]);
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn counting() -> __m512i {
-    _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-}
-
-/// Sixteen channels of 32 tokens from `32 group` on: pairs of tokens side by side. `x` begins with
-/// the first token's first channel, `count` of them exist, tokens lie `stride` apart.
+/// Channels `32 block..` as narrow rows, 16 and 16: what was a column is a row.
 ///
 /// # Safety
-/// AVX-512 is there; `out` is one tile.
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn interleave(x: &[f32], stride: usize, count: usize, group: usize, out: &mut [u8]) {
-    let some = (1u32 << count.min(PANEL)) as u16;
-    let mask = if count >= PANEL { u16::MAX } else { some - 1 };
-    let tokens = (x.len() + stride - count.min(stride)) / stride;
-    for (pair, line) in out.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-        let half = |token: usize| {
-            if token >= tokens {
-                return _mm512_setzero_si512();
-            }
-            // SAFETY: `mask` of them exist.
-            let values = unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().add(token * stride)) };
-            _mm512_cvtepu16_epi32(vector::narrow(values))
-        };
-        let token = group * 32 + 2 * pair;
-        let both = _mm512_or_si512(half(token), _mm512_slli_epi32::<16>(half(token + 1)));
-        // SAFETY: 64 bytes.
-        unsafe { _mm512_storeu_si512(line.as_mut_ptr().cast(), both) };
-    }
-}
-
-/// Columns `16 block..` of a matrix `[columns][rows]` as narrow rows: what was a column is a row.
-///
-/// # Safety
-/// AVX-512 is there; `out` are the tiles of these rows.
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn transpose(x: &[f32], rows: usize, columns: usize, block: usize, out: &mut [Line]) {
-    let first = block * PANEL;
-    let mut pairs = Pairs([0; BYTES]);
-    for (group, tile) in out.as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
-        if group * 32 >= columns {
-            *tile = [[0; 32]; PANEL];
+/// AVX-512 is there.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn columns(x: &Activations<'_>, block: usize, low: &mut [Tile], high: &mut [Tile]) {
+    let [mut space, mut pairs] = [[Tile::ZERO; 2]; 2];
+    for (group, (low, high)) in low.iter_mut().zip(high).enumerate() {
+        if group * SQUARE >= x.tokens {
+            (*low, *high) = (Tile::ZERO, Tile::ZERO);
             continue;
         }
-        // SAFETY: a tile of pairs; 16 dwords at a stride of 16 lie in it.
-        unsafe {
-            interleave(&x[first..], rows, rows - first, group, &mut pairs.0);
-            let stride = _mm512_slli_epi32::<4>(counting());
-            for (row, line) in tile.iter_mut().enumerate() {
-                let at = pairs.0.as_ptr().add(row * 4).cast();
-                _mm512_storeu_si512(line.as_mut_ptr().cast(), _mm512_i32gather_epi32::<4>(stride, at));
-            }
-        }
+        // SAFETY: AVX-512 is there.
+        pair(unsafe { x.square(group, block, &mut space) }, &mut pairs);
+        turn(&pairs[0], low);
+        turn(&pairs[1], high);
     }
 }
 
@@ -216,18 +179,47 @@ unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]
                 }
             }
         }
-        Job::Gated { sources: [gate, up], kept: None, out: Output::Narrow(out) }
+        Job::Gated { sources: [gate, up], kept, out: Output::Narrow(out) }
             if (pair + 1) * PANEL < gate.outputs =>
         {
-            let first = pair * PANEL;
+            let (first, outputs) = (pair * PANEL, gate.outputs);
             let (gate, up) = (Finish::new(gate, first), Finish::new(up, first));
             for (t, (g, u)) in sums[0].iter().zip(sums[1]).enumerate() {
-                let y = _mm512_mul_ps(vector::silu(gate.of(g)), up.of(u));
+                let (g, u) = (gate.of(g), up.of(u));
+                if let Some(kept) = kept {
+                    for (kept, product) in kept.iter().zip([g, u]) {
+                        // SAFETY: 16 outputs of this token.
+                        unsafe {
+                            _mm512_storeu_ps(kept.pointer().add((token + t) * outputs + first), product)
+                        };
+                    }
+                }
+                let y = _mm512_mul_ps(vector::silu(g), u);
                 // SAFETY: half a line of this token's row.
                 unsafe {
                     let mut row = out.row(token + t);
                     let half = &mut row.line(first / 32)[first % 32..][..PANEL];
                     _mm256_storeu_si256(half.as_mut_ptr().cast(), vector::narrow(y));
+                }
+            }
+        }
+        Job::Unmixed { source, kept, outs: [Output::Narrow(dgate), Output::Narrow(dup)] }
+            if (2 * pair + 2) * PANEL < source.outputs =>
+        {
+            for (first, sums) in [2 * pair * PANEL, (2 * pair + 1) * PANEL].into_iter().zip(sums) {
+                let finish = Finish::new(source, first);
+                for (t, sums) in sums.iter().enumerate() {
+                    // SAFETY: 16 outputs of this token, half a line of its rows.
+                    unsafe {
+                        let at = (token + t) * source.outputs + first;
+                        let [gate, up] = kept.map(|kept| _mm512_loadu_ps(kept.pointer().add(at)));
+                        let products = vector::gated_gradient(gate, up, finish.of(sums));
+                        for (out, product) in [dgate, dup].into_iter().zip(products) {
+                            let mut row = out.row(token + t);
+                            let half = &mut row.line(first / SQUARE)[first % SQUARE..][..PANEL];
+                            _mm256_storeu_si256(half.as_mut_ptr().cast(), vector::narrow(product));
+                        }
+                    }
                 }
             }
         }

@@ -19,7 +19,10 @@ struct Used {
     bias: LayerTensor,
     matrix: Matrix,
     x: Rows,
+    /// As products take it.
     dy: Rows,
+    /// In f32, for the bias.
+    dy_wide: Rows,
 }
 
 impl<B: Backend> Training<B> {
@@ -30,14 +33,22 @@ impl<B: Backend> Training<B> {
         learner: &mut dyn Learner<B>,
     ) -> Result<()> {
         let (w, at) = (self.layers[index], pass.at);
-        let (saved, tokens) = (self.saved(index, pass), at.residual.rows);
-        let middle = self.rows(Value::Middle, tokens, at.residual.columns);
+        let saved = self.saved(index, pass);
         self.backend.copy(saved, at.residual)?;
         block::attention(&mut self.backend, &w, pass, &mut Observer::nobody())?;
-        self.backend.copy(at.residual, middle)?;
         block::activate(&mut self.backend, &w, pass, &mut Observer::nobody())?;
-        self.feed_forward_back(index, &w, pass, middle, learner)?;
+        self.feed_forward_back(index, &w, pass, learner)?;
         self.attention_back(index, &w, pass, saved, learner)
+    }
+
+    /// A gradient as a matrix takes it, in `place` if that is not what it is.
+    fn taken(&mut self, dy: Rows, matrix: Matrix, place: Rows) -> Result<Rows> {
+        let taken = block::input(place, &[matrix]);
+        if !taken.narrow {
+            return Ok(dy);
+        }
+        self.backend.copy(dy, taken)?;
+        Ok(taken)
     }
 
     fn feed_forward_back(
@@ -45,30 +56,41 @@ impl<B: Backend> Training<B> {
         index: usize,
         w: &Layer,
         pass: &Pass,
-        middle: Rows,
         learner: &mut dyn Learner<B>,
     ) -> Result<()> {
         use LayerTensor::{Down, DownBias, Gate, GateBias, PostNorm, Up, UpBias};
         let at = &pass.at;
+        // The residual is still what it was between attention and this.
+        let middle = at.residual;
         let tokens = middle.rows;
         let d_residual = self.rows(Value::DResidual, tokens, middle.columns);
         let d_normed = self.rows(Value::DNormed, tokens, middle.columns);
-        let d_activated = self.rows(Value::DActivated, tokens, at.gate.columns);
-        self.backend.linear_input_gradient(d_residual, &w.down.weight, d_activated, false)?;
-        let down = Used { weight: Down, bias: DownBias, matrix: w.down, x: at.activated, dy: d_residual };
+        let dy = self.taken(d_residual, w.down, at.part)?;
+        let (gate, up) = self.gate_and_up(w, pass);
+        self.backend.gated_gradient(dy, &w.down.weight, (at.gate, at.up), gate, up)?;
+        let x = block::input(at.activated, &[w.down]);
+        let down = Used { weight: Down, bias: DownBias, matrix: w.down, x, dy, dy_wide: d_residual };
         self.hand_out(index, &down, learner)?;
-        self.backend.gated_gradient(at.gate, at.up, d_activated)?;
-        self.backend.linear_input_gradient(at.gate, &w.gate.weight, d_normed, false)?;
-        self.backend.linear_input_gradient(at.up, &w.up.weight, d_normed, true)?;
-        let x = at.post_normed;
-        self.hand_out(
-            index,
-            &Used { weight: Gate, bias: GateBias, matrix: w.gate, x, dy: at.gate },
-            learner,
-        )?;
-        self.hand_out(index, &Used { weight: Up, bias: UpBias, matrix: w.up, x, dy: at.up }, learner)?;
+        self.backend.linear_input_gradient(gate, &w.gate.weight, d_normed, false)?;
+        self.backend.linear_input_gradient(up, &w.up.weight, d_normed, true)?;
+        let x = block::input(at.post_normed, &[w.gate, w.up]);
+        let gate = Used { weight: Gate, bias: GateBias, matrix: w.gate, x, dy: gate, dy_wide: gate };
+        self.hand_out(index, &gate, learner)?;
+        let up = Used { weight: Up, bias: UpBias, matrix: w.up, x, dy: up, dy_wide: up };
+        self.hand_out(index, &up, learner)?;
         let norm = (TensorName::Layer(index, PostNorm), w.post_norm);
         self.norm_back(middle, norm, pass.norm_eps, d_normed, d_residual, learner)
+    }
+
+    /// Where the gradients of gate and up go: narrow, unless something wants them in f32.
+    fn gate_and_up(&self, w: &Layer, pass: &Pass) -> (Rows, Rows) {
+        let wide = |matrix: Matrix| matrix.bias.is_some() || matrix.weight.format == WeightFormat::F32;
+        let (gate, up) = (pass.at.gate, pass.at.up);
+        if wide(w.gate) || wide(w.up) {
+            return (gate, up);
+        }
+        let place = |value| self.rows(value, gate.rows, gate.columns).narrow();
+        (place(Value::DGate), place(Value::DUp))
     }
 
     fn attention_back(
@@ -85,17 +107,23 @@ impl<B: Backend> Training<B> {
         let d_residual = self.rows(Value::DResidual, tokens, entered.columns);
         let d_normed = self.rows(Value::DNormed, tokens, entered.columns);
         let d_attended = self.rows(Value::DAttended, tokens, at.q.columns);
-        self.backend.linear_input_gradient(d_residual, &w.o.weight, d_attended, false)?;
-        let o = Used { weight: O, bias: OBias, matrix: w.o, x: at.attended, dy: d_residual };
+        let dy = self.taken(d_residual, w.o, at.part)?;
+        self.backend.linear_input_gradient(dy, &w.o.weight, d_attended, false)?;
+        let x = pass.attended(w.o);
+        let o = Used { weight: O, bias: OBias, matrix: w.o, x, dy, dy_wide: d_residual };
         self.hand_out(index, &o, learner)?;
         let (dq, dk, dv) = self.heads_back(index, w, pass, d_attended, learner)?;
-        self.backend.linear_input_gradient(dq, &w.q.weight, d_normed, false)?;
-        self.backend.linear_input_gradient(dk, &w.k.weight, d_normed, true)?;
-        self.backend.linear_input_gradient(dv, &w.v.weight, d_normed, true)?;
-        let x = at.normed;
-        self.hand_out(index, &Used { weight: Q, bias: QBias, matrix: w.q, x, dy: dq }, learner)?;
-        self.hand_out(index, &Used { weight: K, bias: KBias, matrix: w.k, x, dy: dk }, learner)?;
-        self.hand_out(index, &Used { weight: V, bias: VBias, matrix: w.v, x, dy: dv }, learner)?;
+        let x = block::input(at.normed, &[w.q, w.k, w.v]);
+        let used = |weight, bias, matrix, dy| Used { weight, bias, matrix, x, dy, dy_wide: dy };
+        let mut all = [used(Q, QBias, w.q, dq), used(K, KBias, w.k, dk), used(V, VBias, w.v, dv)];
+        // What attention was computed from has been used for the last time: there is room.
+        for (used, place) in all.iter_mut().zip([at.q, at.k, at.v]) {
+            used.dy = self.taken(used.dy_wide, used.matrix, place)?;
+            self.backend.linear_input_gradient(used.dy, &used.matrix.weight, d_normed, used.weight != Q)?;
+        }
+        for used in &all {
+            self.hand_out(index, used, learner)?;
+        }
         let norm = (TensorName::Layer(index, InputNorm), w.input_norm);
         self.norm_back(entered, norm, pass.norm_eps, d_normed, d_residual, learner)
     }
@@ -173,7 +201,7 @@ impl<B: Backend> Training<B> {
             let gradient = self.rows(Value::Gradient, 1, bias.len);
             self.clear(gradient)?;
             let d_bias = Vector { buffer: gradient.buffer, len: bias.len };
-            self.backend.bias_gradient(used.dy, d_bias)?;
+            self.backend.bias_gradient(used.dy_wide, d_bias)?;
             learner.learn(&mut self.backend, TensorName::Layer(index, used.bias), 0, gradient)?;
         }
         Ok(())

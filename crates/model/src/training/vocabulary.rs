@@ -9,7 +9,7 @@ use halfbyte_ops::{Backend, Matrix, Product, Rows, Weight, WeightFormat, loss};
 use halfbyte_plan::Value;
 
 use super::{Batch, Learner, Training};
-use crate::block::Pass;
+use crate::block::{self, Pass};
 use crate::error::{Error, Result};
 
 impl<B: Backend> Training<B> {
@@ -80,7 +80,8 @@ impl<B: Backend> Training<B> {
     }
 
     fn final_normed(&self, tokens: usize) -> Rows {
-        self.rows(Value::FinalNormed, tokens, self.architecture.hidden_size)
+        let rows = self.rows(Value::FinalNormed, tokens, self.architecture.hidden_size);
+        block::input(rows, &[Matrix { weight: self.head, bias: None }])
     }
 
     fn state(&self, tokens: usize) -> Rows {
