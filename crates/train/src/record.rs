@@ -18,7 +18,7 @@ pub struct Record {
     /// Of the schedule, before the factors of groups.
     #[serde(deserialize_with = "number")]
     pub learning_rate: f64,
-    /// RMS of the update over RMS of the weights.
+    /// RMS of the update, decay apart, in learning rates.
     #[serde(deserialize_with = "number")]
     pub update_size: f64,
     /// Share of the 4-bit codes that changed.

@@ -227,7 +227,7 @@ fn plots(out: &mut String, records: &[Record]) {
     let rates = series(records, |record| record.learning_rate);
     out.push_str(&svg(&one("Learning rate", "", rates)));
     let sizes = series(records, |record| record.update_size);
-    out.push_str(&svg(&one("Update size, of the weights' size", "", sizes)));
+    out.push_str(&svg(&one("Update size, in learning rates", "", sizes)));
     let moved = series(records, |record| record.codes_moved * 100.0);
     out.push_str(&svg(&one("Codes moved per step", "%", moved)));
     out.push_str(&svg(&memory(records)));

@@ -88,6 +88,12 @@ pub(crate) struct TrainArgs {
     /// Decoupled weight decay
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0)]
     pub(crate) weight_decay: f64,
+    /// Most that a weight moves in one step, in learning rates [default: no limit]
+    ///
+    /// Gradients are used up as they arrive, so their common norm cannot be clipped; this bounds what one
+    /// step can do instead.
+    #[arg(long, value_name = "RATES", value_parser = parse_clip)]
+    pub(crate) clip_update: Option<f64>,
     /// How what is learnt is kept between steps
     #[arg(long, value_enum, value_name = "STATE", default_value = "default")]
     pub(crate) state: State,
@@ -259,7 +265,7 @@ fn take_step(args: &TrainArgs, setup: &mut Setup, step: u64) -> Result<Record> {
         loss,
         held_out_loss,
         learning_rate: rate,
-        update_size: f64::NAN,
+        update_size: setup.adam.update_size(),
         codes_moved: setup.adam.codes_moved(),
         tokens: batch.tokens.len() as u64,
         trained_tokens: batch.trained() as u64,
@@ -270,6 +276,11 @@ fn take_step(args: &TrainArgs, setup: &mut Setup, step: u64) -> Result<Record> {
         memory_measured: memory::peak_resident().unwrap_or(0),
         non_finite: 0,
     })
+}
+
+fn parse_clip(text: &str) -> std::result::Result<f64, String> {
+    let clip = text.parse().ok().filter(|clip: &f64| *clip > 0.0);
+    clip.ok_or_else(|| "a number of learning rates above 0, 1 for instance".into())
 }
 
 /// Sequences without their padding, sample after sample.

@@ -62,7 +62,8 @@ impl Setup {
         let done = &mut |done| progress.add(done);
         import(&mut model.backend, &checkpoint, &plan, &recipe, args.scales, done)?;
         drop(progress);
-        let optimizer = adamw::Settings { decay: args.weight_decay, ..adamw::Settings::default() };
+        let clip = args.clip_update.unwrap_or(f64::INFINITY);
+        let optimizer = adamw::Settings { decay: args.weight_decay, clip, ..adamw::Settings::default() };
         let adam = Adam::new(&model, &plan, &training, optimizer, recipe, args.seed);
         let ceiling = measure::arithmetic(isa, plan.settings.threads).ok();
         Ok(Setup { checkpoint, plan, model, feed, adam, schedule, binding, length, ceiling })
@@ -171,6 +172,7 @@ fn bind(args: &TrainArgs, checkpoint: &Checkpoint, feed: &Feed, speech: &Speech,
             ("warm_up", format!("{:?}", args.warm_up)),
             ("decay", format!("{:?}", args.decay)),
             ("weight_decay", args.weight_decay.to_string()),
+            ("clip_update", args.clip_update.map_or("none".to_string(), |clip| clip.to_string())),
             ("scales", format!("{:?}", args.scales)),
             ("groups", format!("{:?}", args.groups())),
         ]),
