@@ -86,6 +86,26 @@ fn a_toy_learns_and_the_result_opens() {
     assert!(text(&other.stderr).contains("weight_decay"), "{}", text(&other.stderr));
 }
 
+#[test]
+fn no_step_is_larger_than_the_clip() {
+    let place = Place::new("train-clip");
+    let [free, clipped] = ["free", "clipped"].map(|name| place.out(name));
+    let sizes = |out: &str, clip: &[&str]| -> Vec<f64> {
+        let mut flags = flags(&place.model, &place.data, out);
+        flags.extend(clip);
+        let output = halfbyte(&flags);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let log = fs::read_to_string(format!("{out}/log.jsonl")).unwrap();
+        let record = |line: &str| -> serde_json::Value { serde_json::from_str(line).unwrap() };
+        log.lines().map(|line| record(line)["update_size"].as_f64().unwrap()).collect()
+    };
+    assert!(sizes(&free, &[]).iter().any(|size| *size > 0.25));
+    let held = sizes(&clipped, &["--clip-update", "0.2"]);
+    assert!(held.iter().all(|size| *size > 0.0 && *size <= 0.2 * 1.0001), "{held:?}");
+    let wrong = halfbyte(&["train", "--clip-update", "0"]);
+    assert!(text(&wrong.stderr).contains("above 0"), "{}", text(&wrong.stderr));
+}
+
 /// Trains with one thread, with three, and killed again and again: all must end with the same bytes.
 fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u64) {
     let place = Place::new(name);

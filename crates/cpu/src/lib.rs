@@ -100,7 +100,8 @@ impl TrainingNeed {
             .max(attend::gradient::scratch(self.longest, self.head_dim))
             .next_multiple_of(64)
             * self.threads;
-        let rows = update::scratch(self.widest).next_multiple_of(64) * self.threads;
+        let (sums, row) = update::scratch(self.widest);
+        let rows = sums + row.next_multiple_of(64) * self.threads;
         products[0].max(products[1]).max(attention).max(rows)
     }
 }

@@ -20,6 +20,7 @@ fn settings(value: &Value) -> Settings {
         beta2: number(&value["betas"][1]),
         eps: number(&value["eps"]),
         decay: number(&value["weight_decay"]),
+        ..Settings::default()
     }
 }
 
@@ -38,9 +39,9 @@ fn twenty_steps_in_f32_are_those_of_torch() {
             let states = m.as_chunks_mut::<BLOCK>().0.iter_mut().zip(v.as_chunks_mut::<BLOCK>().0);
             let blocks = w.as_chunks_mut::<BLOCK>().0.iter_mut().zip(g.as_chunks::<BLOCK>().0);
             for ((w, g), (m, v)) in blocks.zip(states) {
-                let v = second::full(v, g, Average::new(settings.beta2));
+                let roots = second::full(v, g, Average::new(settings.beta2));
                 step.first(m, g);
-                let delta = step.delta(m, &v, w);
+                let delta = step.delta(m, &roots, w);
                 master::update_f32(w, &delta);
             }
             for (w, expected) in w.iter().zip(floats(&expected["w"])) {

@@ -26,7 +26,7 @@ fn through(kind: Moment, m: &[f32; BLOCK], bits: &[u32; BLOCK]) -> [f32; BLOCK] 
 }
 
 fn bits(step: u64, element: u64) -> [u32; BLOCK] {
-    Draws::new(1, step, 2, Purpose::Moment).block(element)
+    Draws::new(1, step, 2, Purpose::Weight).block(element)
 }
 
 const NARROW: [Moment; 2] = [Moment::Four, Moment::Eight];

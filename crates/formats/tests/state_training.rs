@@ -63,19 +63,19 @@ impl Run {
     }
 
     fn step(&mut self, g: &[f32], stored: &[f32], step: &Step, t: u64) {
-        let [weight_draws, moment_draws] =
-            [Purpose::Weight, Purpose::Moment].map(|purpose| Draws::new(1, t, 0, purpose));
+        let (mut own, mut other) = (vec![0; LEN], vec![0; LEN]);
+        Draws::new(1, t, 0, Purpose::Weight).pairs(0, &mut own, &mut other);
+        let luck = |words: &[u32], index| words.as_chunks::<BLOCK>().0[index];
         for index in 0..LEN / BLOCK {
             let part = index * BLOCK..(index + 1) * BLOCK;
             let block = |x: &[f32]| -> [f32; BLOCK] { x[part.clone()].try_into().expect("a block") };
             let (g, mut m, mut v) = (block(g), block(&self.m), block(&self.v));
-            let floored = second::full(&mut v, &g, Average::new(0.95));
+            let roots = second::full(&mut v, &g, Average::new(0.95));
             step.first(&mut m, &g);
-            let delta = step.delta(&m, &floored, &block(stored));
-            let bits = moment_draws.block((index * BLOCK) as u64);
-            self.m[part.clone()].copy_from_slice(&through(self.moment, &m, &bits));
+            let delta = step.delta(&m, &roots, &block(stored));
+            self.m[part.clone()].copy_from_slice(&through(self.moment, &m, &luck(&other, index)));
             self.v[part.clone()].copy_from_slice(&v);
-            self.update(index, &delta, &weight_draws.block((index * BLOCK) as u64));
+            self.update(index, &delta, &luck(&own, index));
         }
     }
 

@@ -126,16 +126,16 @@ pub struct Step {
 
 /// A step with its random words.
 pub struct Moving<'a> {
-    step: &'a Step,
-    weight: Draws,
-    moment: Draws,
+    /// The step.
+    pub step: &'a Step,
+    /// Its words, in pairs: an element's own for the weight, the other for the moment.
+    pub draws: Draws,
 }
 
 impl<'a> Moving<'a> {
     /// The words of this tensor at this step.
     pub fn new(step: &'a Step) -> Moving<'a> {
-        let draws = |purpose| Draws::new(step.seed, step.step, step.tensor, purpose);
-        Moving { step, weight: draws(Purpose::Weight), moment: draws(Purpose::Moment) }
+        Moving { step, draws: Draws::new(step.seed, step.step, step.tensor, Purpose::Weight) }
     }
 }
 
@@ -178,18 +178,18 @@ pub fn row(
     let (codes, scales) = moments.split_at_mut(codes);
     // Words are drawn by the hundred: one after the other they cost more than all the rest.
     let mut words = [[0u32; WORDS]; 2];
+    let mut squares = [0.0; BLOCK];
     for (index, g) in g.as_chunks::<BLOCK>().0.iter().enumerate() {
         let word = index * BLOCK % WORDS;
         if word == 0 {
             let count = WORDS.min((blocks - index) * BLOCK);
             let element = first + (index * BLOCK) as u64;
-            for (words, draws) in words.iter_mut().zip([&moving.weight, &moving.moment]) {
-                draws.fill(element, &mut words[..count]);
-            }
+            let [own, other] = &mut words;
+            moving.draws.pairs(element, &mut own[..count], &mut other[..count]);
         }
         let luck =
             |which: usize| -> &[u32; BLOCK] { words[which][word..].first_chunk().expect("whole blocks") };
-        let v = match second {
+        let roots = match second {
             RowSecond::Factored(factor, columns) => {
                 let columns: &[f32; BLOCK] = columns[index * BLOCK..].first_chunk().expect("whole blocks");
                 second::factored(factor, columns)
@@ -198,31 +198,36 @@ pub fn row(
             RowSecond::Full(row) => second::each(row[index * BLOCK..].first_chunk().expect("whole blocks")),
         };
         let m = moment_block(recipe.moment, codes, scales, index, g, step, luck(1));
+        let ratio = step.adamw.ratio(&m, &roots);
+        for i in 0..BLOCK {
+            squares[i] += ratio[i] * ratio[i];
+        }
         tally.add(match (&mut weights, recipe.master) {
             (RowWeights::Nvfp4(row, global), Some(master)) => {
-                let delta = step.adamw.delta(&m, &v, &master.decode_block(row.remainders, index));
+                let delta = step.adamw.delta_of(&ratio, &master.decode_block(row.remainders, index));
                 master.update_nvfp4(row, index, (*global, recipe.scales), &delta, luck(0))
             }
             (RowWeights::Int8(row), Some(master)) => {
-                let delta = step.adamw.delta(&m, &v, &master.decode_block(row.remainders, index));
+                let delta = step.adamw.delta_of(&ratio, &master.decode_block(row.remainders, index));
                 master.update_int8(row, index, &delta, luck(0))
             }
             (RowWeights::Nvfp4(row, global), None) => match recipe.weight {
-                weight::Remainder::Byte => nvfp4_block::<8>(row, *global, index, &m, &v, step, luck(0)),
-                weight::Remainder::Nibble => nvfp4_block::<4>(row, *global, index, &m, &v, step, luck(0)),
+                weight::Remainder::Byte => nvfp4_block::<8>(row, *global, index, &ratio, step, luck(0)),
+                weight::Remainder::Nibble => nvfp4_block::<4>(row, *global, index, &ratio, step, luck(0)),
             },
             (RowWeights::Int8(row), None) => match recipe.table {
-                int8::Remainder::Byte => int8_block::<8>(row, index, &m, &v, step, luck(0)),
-                int8::Remainder::Nibble => int8_block::<4>(row, index, &m, &v, step, luck(0)),
-                int8::Remainder::None => int8_block::<0>(row, index, &m, &v, step, luck(0)),
+                int8::Remainder::Byte => int8_block::<8>(row, index, &ratio, step, luck(0)),
+                int8::Remainder::Nibble => int8_block::<4>(row, index, &ratio, step, luck(0)),
+                int8::Remainder::None => int8_block::<0>(row, index, &ratio, step, luck(0)),
             },
             (RowWeights::F32(row), _) => {
                 let w: &mut [f32; BLOCK] = row[index * BLOCK..].first_chunk_mut().expect("whole blocks");
-                let delta = step.adamw.delta(&m, &v, w);
+                let delta = step.adamw.delta_of(&ratio, w);
                 master::update_f32(w, &delta)
             }
         });
     }
+    tally.squares = step.adamw.squares(squares);
     tally
 }
 
@@ -282,13 +287,11 @@ fn moment_block(
 }
 
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // as above
 fn nvfp4_block<const BITS: u32>(
     row: &mut weight::Row<'_>,
     global: f32,
     index: usize,
-    m: &[f32; BLOCK],
-    v: &[f32; BLOCK],
+    ratio: &[f32; BLOCK],
     step: &Step,
     luck: &[u32; BLOCK],
 ) -> Tally {
@@ -296,7 +299,7 @@ fn nvfp4_block<const BITS: u32>(
     let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
     let remainder = &mut row.remainders[index * bytes..][..bytes];
     let w = weight::decode_block::<BITS>(codes, *scale, remainder, global);
-    let delta = step.adamw.delta(m, v, &w);
+    let delta = step.adamw.delta_of(ratio, &w);
     let block = weight::Block { codes, scale, remainder };
     weight::update_block::<BITS>(block, global, &delta, luck)
 }
@@ -305,8 +308,7 @@ fn nvfp4_block<const BITS: u32>(
 fn int8_block<const BITS: u32>(
     row: &mut int8::Row<'_>,
     index: usize,
-    m: &[f32; BLOCK],
-    v: &[f32; BLOCK],
+    ratio: &[f32; BLOCK],
     step: &Step,
     luck: &[u32; BLOCK],
 ) -> Tally {
@@ -314,7 +316,7 @@ fn int8_block<const BITS: u32>(
     let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
     let remainder = &mut row.remainders[index * bytes..][..bytes];
     let w = int8::decode_block::<BITS>(codes, *scale, remainder);
-    let delta = step.adamw.delta(m, v, &w);
+    let delta = step.adamw.delta_of(ratio, &w);
     int8::update_block::<BITS>(int8::Block { codes, scale, remainder }, &delta, luck)
 }
 

@@ -81,7 +81,7 @@ fn records() -> Vec<Record> {
             loss: if step == 301 { 4.1 } else { falling * (1.0 + 0.12 * noise) },
             held_out_loss: (step.is_multiple_of(50) || step == 1).then_some(falling + 0.06),
             learning_rate: rate,
-            update_size: rate * 7.0 * (1.0 + 0.2 * noise),
+            update_size: 0.3 * (1.0 + 0.2 * noise),
             gradient_norm: Some(falling * (0.4 + 0.1 * noise)),
             codes_moved: rate * 1200.0 * (1.0 + 0.1 * noise),
             tokens: 1024,

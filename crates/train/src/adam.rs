@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
 use halfbyte_checkpoint::TensorName;
-use halfbyte_formats::state::{Average, adamw};
+use halfbyte_formats::state::{Average, SQUARES_PER_ONE, adamw};
 use halfbyte_model::training::{Learner, Learnt, Training as Model};
 use halfbyte_ops::update::{Kept, Recipe, Step};
 use halfbyte_ops::{Backend, Buffer, Rows, Tally};
@@ -75,6 +75,11 @@ impl Adam {
     /// Share of the codes that the step changed.
     pub fn codes_moved(&self) -> f64 {
         self.tally.changed as f64 / self.codes.max(1) as f64
+    }
+
+    /// RMS of the step's updates of matrices and tables, decay apart, in learning rates.
+    pub fn update_size(&self) -> f64 {
+        (self.tally.squares as f64 / f64::from(SQUARES_PER_ONE) / self.codes.max(1) as f64).sqrt()
     }
 
     /// Everything that a checkpoint holds, in order.

@@ -18,7 +18,7 @@ pub struct Record {
     /// Of the schedule, before the factors of groups.
     #[serde(deserialize_with = "number")]
     pub learning_rate: f64,
-    /// RMS of the update over RMS of the weights.
+    /// RMS of the update, decay apart, in learning rates.
     #[serde(deserialize_with = "number")]
     pub update_size: f64,
     /// Length of the gradient over all tensors that learn, before clipping, in steps that store it.

@@ -227,7 +227,7 @@ fn plots(out: &mut String, records: &[Record]) {
     let rates = series(records, |record| record.learning_rate);
     out.push_str(&svg(&one("Learning rate", "", rates)));
     let sizes = series(records, |record| record.update_size);
-    out.push_str(&svg(&one("Update size, of the weights' size", "", sizes)));
+    out.push_str(&svg(&one("Update size, in learning rates", "", sizes)));
     let norms: Vec<(f64, f64)> =
         records.iter().filter_map(|record| Some((record.step as f64, record.gradient_norm?))).collect();
     if !norms.is_empty() {

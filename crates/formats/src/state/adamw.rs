@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! m <- beta1 m + (1 - beta1) g
-//! delta = -lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps) - lr * decay * w
+//! u = m / (1 - beta1^t) / (sqrt(v) / sqrt(1 - beta2^t) + eps), held within -clip..clip
+//! delta = -lr * u - lr * decay * w
 //! ```
 //!
-//! v comes from `second`, already moved by g and not yet corrected. w is the stored weight, not the
+//! The clip bounds what one step can do to an element before its neighbours are known: gradients are used
+//! up as they arrive, so their common norm comes too late. sqrt(v) comes from `second`, already moved by g
+//! and not yet corrected. w is the stored weight, not the
 //! one of the forward pass. The first step has t = 1. With m, v and w in f32 this is
 //! `torch.optim.AdamW`, except that the decay is added instead of multiplied: a rounding apart.
 
-use super::{Average, BLOCK};
+use super::{Average, BLOCK, SQUARES_PER_ONE, units};
 
 /// What a group of tensors is trained with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,22 +25,33 @@ pub struct Settings {
     pub eps: f64,
     /// Decoupled decay, times the learning rate.
     pub decay: f64,
+    /// Most that an element moves in one step, in learning rates, decay apart; infinite is no limit.
+    pub clip: f64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.0 }
+        Settings { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.0, clip: f64::INFINITY }
     }
 }
 
 /// The numbers of one step, computed once in f64.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    average: Average,
-    size: f32,
-    per_root: f32,
-    eps: f32,
-    decay: f32,
+    /// Of the first moment.
+    pub average: Average,
+    /// lr / (1 - beta1^t).
+    pub size: f32,
+    /// 1 / sqrt(1 - beta2^t).
+    pub per_root: f32,
+    /// Added to the root of v.
+    pub eps: f32,
+    /// lr * decay.
+    pub decay: f32,
+    /// clip * (1 - beta1^t).
+    pub limit: f32,
+    /// 1 / (1 - beta1^t).
+    pub correction: f32,
 }
 
 impl Step {
@@ -50,6 +64,8 @@ impl Step {
             per_root: (1.0 / rest(settings.beta2).sqrt()) as f32,
             eps: settings.eps as f32,
             decay: (learning_rate * settings.decay) as f32,
+            limit: (settings.clip * rest(settings.beta1)) as f32,
+            correction: (1.0 / rest(settings.beta1)) as f32,
         }
     }
 
@@ -61,15 +77,40 @@ impl Step {
         }
     }
 
-    /// What is added to the weights.
+    /// u without the first moment's correction.
     #[inline(always)]
-    pub fn delta(&self, m: &[f32; BLOCK], v: &[f32; BLOCK], w: &[f32; BLOCK]) -> [f32; BLOCK] {
+    pub fn ratio(&self, m: &[f32; BLOCK], roots: &[f32; BLOCK]) -> [f32; BLOCK] {
+        let mut ratio = [0.0; BLOCK];
+        for i in 0..BLOCK {
+            let free = m[i] / (roots[i] * self.per_root + self.eps);
+            let low = if free < -self.limit { -self.limit } else { free };
+            ratio[i] = if low > self.limit { self.limit } else { low };
+        }
+        ratio
+    }
+
+    /// What is added to the weights, from [`Step::ratio`].
+    #[inline(always)]
+    pub fn delta_of(&self, ratio: &[f32; BLOCK], w: &[f32; BLOCK]) -> [f32; BLOCK] {
         let mut delta = [0.0; BLOCK];
         for i in 0..BLOCK {
-            let root = v[i].sqrt() * self.per_root + self.eps;
-            delta[i] = -(self.size * (m[i] / root)) - self.decay * w[i];
+            delta[i] = -(self.size * ratio[i]) - self.decay * w[i];
         }
         delta
+    }
+
+    /// What is added to the weights.
+    #[inline(always)]
+    pub fn delta(&self, m: &[f32; BLOCK], roots: &[f32; BLOCK], w: &[f32; BLOCK]) -> [f32; BLOCK] {
+        self.delta_of(&self.ratio(m, roots), w)
+    }
+
+    /// The sum of u^2 of a row, whose ratios' squares were summed in lanes, for `Tally::squares`.
+    #[inline(always)]
+    pub fn squares(&self, lanes: [f32; BLOCK]) -> u64 {
+        let sum = units::fold(lanes, |a, b| a + b) * self.correction * self.correction;
+        // A cast holds what is too large and makes NaN zero; held low enough for a sum over any tensor.
+        ((sum * SQUARES_PER_ONE) as u64).min(1 << 44)
     }
 }
 
@@ -96,5 +137,36 @@ mod tests {
         step.first(&mut m, &[0.0; BLOCK]);
         let delta = step.delta(&m, &[super::super::second::FLOOR; BLOCK], &[1.0; BLOCK]);
         assert!(delta.iter().all(|d| *d == 0.0));
+    }
+
+    #[test]
+    fn no_element_moves_by_more_than_the_clip() {
+        let settings = Settings { clip: 0.5, ..Settings::default() };
+        let (clipped, free) = (Step::new(&settings, 1e-3, 3), Step::new(&Settings::default(), 1e-3, 3));
+        let m: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 - 7.5) * 0.02);
+        let (w, roots) = ([0.0; BLOCK], [0.1; BLOCK]);
+        let (held, moved) = (clipped.delta(&m, &roots, &w), free.delta(&m, &roots, &w));
+        assert!(moved.iter().any(|d| d.abs() > 0.5e-3) && moved.iter().any(|d| d.abs() < 0.5e-3));
+        for (held, moved) in held.into_iter().zip(moved) {
+            assert!(held.abs() <= 0.5e-3 * 1.000_001, "{held}");
+            assert!(
+                held == moved || moved.abs() >= 0.5e-3 && held.signum() == moved.signum(),
+                "{held} {moved}"
+            );
+        }
+        assert!(clipped.ratio(&[f32::NAN; BLOCK], &roots)[0].is_nan());
+    }
+
+    #[test]
+    fn squares_are_those_of_the_move_in_learning_rates() {
+        let step = Step::new(&Settings::default(), 1e-3, 2);
+        let m: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 * 0.7).sin());
+        let ratio = step.ratio(&m, &[0.3; BLOCK]);
+        let delta = step.delta(&m, &[0.3; BLOCK], &[0.0; BLOCK]);
+        let wanted: f64 = delta.iter().map(|d| (f64::from(*d) / 1e-3).powi(2)).sum();
+        let got = step.squares(ratio.map(|ratio| ratio * ratio)) as f64 / f64::from(SQUARES_PER_ONE);
+        assert!((got / wanted - 1.0).abs() < 1e-5, "{got} {wanted}");
+        assert_eq!(step.squares([f32::NAN; BLOCK]), 0);
+        assert_eq!(step.squares([f32::INFINITY; BLOCK]), 1 << 44);
     }
 }

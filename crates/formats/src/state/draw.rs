@@ -3,7 +3,9 @@
 //! block(e)[i] = philox::random_bits(seed, step, tensor + (purpose << 56), e + i)
 //!
 //! The purpose keeps the roundings of one step apart: weight and moment of an element must not
-//! share their luck, or the error of one would follow the error of the other.
+//! share their luck, or the error of one would follow the error of the other. Since a rounding
+//! takes 16 bits, one word serves a pair of elements ([`Draws::pairs`]): each rounds its weight by one half
+//! and its moment by the other half, which is the one that rounds its neighbour's weight.
 
 use super::{BLOCK, Tally, units};
 use crate::philox::{Stream, philox4x32};
@@ -11,10 +13,8 @@ use crate::philox::{Stream, philox4x32};
 /// What a random number decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Rounding of a stored weight.
+    /// Rounding of a stored weight and, in pairs, of its first moment.
     Weight,
-    /// Rounding of a stored first moment.
-    Moment,
     /// Rounding of a stored gradient.
     Gradient,
 }
@@ -71,6 +71,33 @@ impl Draws {
         for (index, words) in quads.iter_mut().enumerate() {
             *words = quad(counter.wrapping_add(index as u64), key);
         }
+    }
+
+    /// Two decisions for each of the elements `first` and following, in the upper halves of two words: of
+    /// word w = bits(element / 2) an even element's `own` is the lower half, its `other` the upper; of an odd
+    /// element it is the other way round. Lower halves hold the other's bits: no more than a tie-break.
+    ///
+    /// # Panics
+    /// When `first` or the number of elements is not a multiple of 8, or the numbers differ.
+    #[inline(always)]
+    pub fn pairs(&self, first: u64, own: &mut [u32], other: &mut [u32]) {
+        assert_eq!(own.len(), other.len(), "two decisions each");
+        let ((own, rest), (other, _)) = (own.as_chunks_mut::<8>(), other.as_chunks_mut::<8>());
+        assert!(first.is_multiple_of(8) && rest.is_empty(), "element {first} begins no whole eights");
+        let (counter, key) = (first / 8, self.key);
+        for (index, (own, other)) in own.iter_mut().zip(other).enumerate() {
+            let words = quad(counter.wrapping_add(index as u64), key);
+            for (pair, word) in words.into_iter().enumerate() {
+                let turned = word.rotate_left(16);
+                (own[2 * pair], own[2 * pair + 1]) = (turned, word);
+                (other[2 * pair], other[2 * pair + 1]) = (word, turned);
+            }
+        }
+    }
+
+    /// The key of the Philox blocks: block n holds the words of elements 4 n to 4 n + 3.
+    pub fn key(&self) -> [u32; 2] {
+        self.key
     }
 }
 
@@ -135,7 +162,7 @@ mod tests {
             (1 << 40, 1 << 33, 1 << 50, (1 << 34) - 16),
             (3, 2, 1, u64::MAX - 15),
         ] {
-            for purpose in [Purpose::Weight, Purpose::Moment, Purpose::Gradient] {
+            for purpose in [Purpose::Weight, Purpose::Gradient] {
                 let words = Draws::new(seed, step, tensor, purpose).block(first);
                 let stream = Draws::stream(seed, step, tensor, purpose);
                 for (i, word) in words.into_iter().enumerate() {
@@ -147,7 +174,7 @@ mod tests {
 
     #[test]
     fn many_words_are_those_of_single_elements() {
-        let (draws, stream) = (Draws::new(5, 6, 7, Purpose::Moment), Draws::stream(5, 6, 7, Purpose::Moment));
+        let (draws, stream) = (Draws::new(5, 6, 7, Purpose::Weight), Draws::stream(5, 6, 7, Purpose::Weight));
         let first = (1 << 34) - 96;
         let mut words = [0; 260];
         draws.fill(first, &mut words);
@@ -155,10 +182,23 @@ mod tests {
     }
 
     #[test]
+    fn a_pair_shares_a_word_and_no_half_decides_twice_for_one_element() {
+        let (draws, stream) = (Draws::new(5, 6, 7, Purpose::Weight), Draws::stream(5, 6, 7, Purpose::Weight));
+        let first = (1 << 35) - 96;
+        let (mut own, mut other) = ([0; 208], [0; 208]);
+        draws.pairs(first, &mut own, &mut other);
+        for (i, element) in (first..first + 208).enumerate() {
+            let word = stream.bits(element / 2);
+            let halves =
+                if element % 2 == 0 { [word & 0xFFFF, word >> 16] } else { [word >> 16, word & 0xFFFF] };
+            assert_eq!([own[i] >> 16, other[i] >> 16], halves);
+        }
+    }
+
+    #[test]
     fn each_purpose_has_its_own_bits() {
         let block = |purpose| Draws::new(1, 2, 3, purpose).block(0);
-        assert_ne!(block(Purpose::Weight), block(Purpose::Moment));
-        assert_ne!(block(Purpose::Moment), block(Purpose::Gradient));
+        assert_ne!(block(Purpose::Weight), block(Purpose::Gradient));
         assert_eq!(block(Purpose::Weight)[5], crate::philox::random_bits(1, 2, 3, 5));
     }
 }

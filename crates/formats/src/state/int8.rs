@@ -172,7 +172,7 @@ pub fn update_block<const BITS: u32>(block: Block<'_>, delta: &[f32; BLOCK], bit
         changed: u64::from(changed),
         rescaled: u64::from(!kept),
         saturated: u64::from(saturated),
-        refused: 0,
+        ..Tally::default()
     }
 }
 

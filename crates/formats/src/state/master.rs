@@ -94,7 +94,7 @@ impl Master {
             changed: units::nibbles_changed(old, &codes),
             rescaled: u64::from(scale != row.scales[index]),
             saturated: w.iter().filter(|w| w.abs() > largest).count() as u64,
-            refused: 0,
+            ..Tally::default()
         };
         (*old, row.scales[index]) = (codes, scale);
         tally

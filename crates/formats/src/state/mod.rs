@@ -39,7 +39,13 @@ pub struct Tally {
     pub saturated: u64,
     /// Blocks left as they were, because the update or the stored block is not finite.
     pub refused: u64,
+    /// Sum of the squares of the updates, decay apart, in learning rates and [`SQUARES_PER_ONE`]: whole
+    /// numbers, so that no order of summing shows.
+    pub squares: u64,
 }
+
+/// [`Tally::squares`] of one element that moved by the learning rate.
+pub const SQUARES_PER_ONE: f32 = 65536.0;
 
 impl Tally {
     /// Adds what another part of the work did.
@@ -48,14 +54,17 @@ impl Tally {
         self.rescaled += other.rescaled;
         self.saturated += other.saturated;
         self.refused += other.refused;
+        self.squares += other.squares;
     }
 }
 
 /// An exponential average: how much of the old stays, and how much of the new comes in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Average {
-    keep: f32,
-    fresh: f32,
+    /// beta.
+    pub keep: f32,
+    /// 1 - beta.
+    pub fresh: f32,
 }
 
 impl Average {

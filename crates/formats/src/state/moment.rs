@@ -13,7 +13,7 @@
 //! the grid at most a quarter coarser than the ideal scale, 10% on average (E8M0: twice, 44%).
 //!
 //! **Never to nearest**: 0.9 m would round back to m and the moment would run away. With stochastic
-//! rounding the mean is m, however small: a number far below the grid is rarely a large one.
+//! rounding the mean is m, down to 1e-7 of the scale: a number far below the grid is rarely a large one.
 //!
 //! A block of zeros has scale byte 0 and zero codes. Every byte decodes to a finite number. What is
 //! not finite should have stopped the step; here NaN becomes zero, and infinities and what
@@ -123,28 +123,24 @@ fn amax_without_nan(m: &[f32; BLOCK]) -> f32 {
     m.iter().fold(0.0f32, |amax, m| amax.max(m.abs())).min(f32::MAX)
 }
 
-/// `rounding::stochastic_e2m1` without a table.
+/// E2M1 code of `x`, rounded down or up as the upper 22 of `bits` decide; larger than 6 is 6, NaN is zero.
+///
+/// From 1 on a code is the top of an f32: what lies below its one mantissa bit is the fraction of the
+/// step, 22 bits, and random bits added there carry as often as that fraction says. Below 1 the step is
+/// that of [1, 2), so there the number is moved into it.
 #[inline(always)]
 fn stochastic_code(x: f32, bits: u32) -> u32 {
     let a = x.abs();
     let a = if a < 6.0 { a } else { 6.0 };
     let a = if x.is_nan() { 0.0 } else { a };
-    // Steps of 0.5, 1 and 2; from one to the next, codes run two ahead of the steps.
-    let (per_step, ahead) = if a < 2.0 {
-        (2.0, 0)
-    } else if a < 4.0 {
-        (1.0, 2)
-    } else {
-        (0.5, 4)
-    };
-    let steps = units::stochastic(a * per_step, bits);
-    (steps + ahead) as u32 | x.to_bits() >> 28 & 8
+    let (a, first) = if a < 1.0 { (a + 1.0, 254) } else { (a, 252) };
+    (((a.to_bits() + (bits >> 10)) >> 22) - first) | x.to_bits() >> 28 & 8
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{philox, rounding};
+    use crate::e2m1;
 
     #[test]
     fn scale_bytes_ascend_and_are_found_again() {
@@ -161,14 +157,41 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_those_of_the_plain_stochastic_rounding() {
-        for element in 0..200_000 {
-            let bits = philox::random_bits(1, 0, 0, element);
-            let x = (philox::random_bits(2, 0, 0, element) as i32) as f32 / 2f32.powi(28);
-            assert_eq!(stochastic_code(x, bits), u32::from(rounding::stochastic_e2m1(x, bits)), "{x}");
+    fn codes_are_neighbours_and_the_upper_ones_share_is_the_fraction() {
+        for (x, lower, share) in [
+            (0.125, 0, 0.25),
+            (0.75, 1, 0.5),
+            (1.0 - 0.25, 1, 0.5),
+            (1.25, 2, 0.5),
+            (1.875, 3, 0.75),
+            (2.25, 4, 0.25),
+            (3.5, 5, 0.5),
+            (5.5, 6, 0.75),
+            (1e-4, 0, 2e-4),
+        ] {
+            for sign in [0, 8] {
+                let signed = if sign == 0 { x } else { -x };
+                let codes = (0..1u32 << 22).map(|u| stochastic_code(signed, u << 10));
+                let mut ups = 0;
+                for code in codes {
+                    assert!([lower | sign, (lower + 1) | sign].contains(&code), "{signed}: {code}");
+                    ups += u32::from(code == (lower + 1) | sign);
+                }
+                assert!((f64::from(ups) / 2f64.powi(22) - share).abs() < 2f64.powi(-22), "{signed}: {ups}");
+            }
         }
-        for x in [f32::NAN, f32::INFINITY, -1e30, -0.0, 1e-45] {
-            assert_eq!(stochastic_code(x, 1 << 31), u32::from(rounding::stochastic_e2m1(x, 1 << 31)), "{x}");
+    }
+
+    #[test]
+    fn the_grid_stays_and_what_lies_outside_is_the_largest_or_zero() {
+        for bits in [0, 1 << 31, u32::MAX] {
+            for code in 0..16 {
+                assert_eq!(stochastic_code(e2m1::decode(code), bits), u32::from(code));
+            }
+            for (x, code) in [(7.0, 7), (6.000_000_5, 7), (f32::INFINITY, 7), (-1e30, 15), (1e-45, 0)] {
+                assert_eq!(stochastic_code(x, bits), code, "{x}");
+            }
+            assert_eq!(stochastic_code(f32::NAN, bits) & 7, 0);
         }
     }
 

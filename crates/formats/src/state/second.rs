@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! R[i] <- beta R[i] + (1 - beta) mean_j g[i,j]^2     C[j] <- beta C[j] + (1 - beta) mean_i g[i,j]^2
-//! v[i,j] = R[i] C[j] / mean(R), at least FLOOR
+//! v[i,j] = R[i] C[j] / mean(R),  sqrt(v[i,j]) = root(R[i] / mean(R)) root(C[j])
 //! ```
 //!
 //! R, C and v start at zero and are not corrected here: all three lack the same factor 1 - beta^t,
@@ -12,9 +12,13 @@
 //! of rows x columns costs 4 (rows + columns) bytes. Embedding and head have one v per row
 //! instead: their columns say nothing, and most rows of a step are untouched.
 //!
+//! An update only needs roots: a factored v has one for each row and column instead of one for each
+//! element. None is below the root of FLOOR.
+//!
 //! **Order.** Sums are defined by [`add_squares`], a row at a time, and by [`add_sums`] for partial
-//! column sums. To be independent of threads, cut rows into chunks of a fixed number, give each chunk
-//! its own column sums, and add these in the order of the chunks.
+//! column sums: rows are cut into chunks of [`chunk_rows`], each chunk has its own column sums, and these
+//! are added in the order of the chunks. So one pass over the gradient gives both sums, for any
+//! number of threads.
 
 use super::{Average, BLOCK, units};
 
@@ -63,6 +67,14 @@ pub fn add_squares(g: &[f32], columns: &mut [f32]) -> f32 {
         }
     }
     units::fold(lanes, |a, b| a + b)
+}
+
+/// Chunks that the rows of a matrix are cut into, at most.
+pub const CHUNKS: usize = 32;
+
+/// Rows of a chunk of a matrix of `rows`.
+pub const fn chunk_rows(rows: usize) -> usize {
+    if rows < CHUNKS { 1 } else { rows.div_ceil(CHUNKS) }
 }
 
 /// Sum of the squares of a row: what [`add_squares`] returns.
@@ -117,20 +129,20 @@ pub fn row_factor(row: f32, mean: f32) -> f32 {
     if mean > 0.0 { row / mean } else { 0.0 }
 }
 
-/// v of a block of a row.
+/// sqrt(v) of a block of a row: the row's root times the columns'.
 #[inline(always)]
 pub fn factored(row_factor: f32, columns: &[f32; BLOCK]) -> [f32; BLOCK] {
-    let mut v = [0.0; BLOCK];
-    for (v, column) in v.iter_mut().zip(columns) {
-        *v = floored(row_factor * column);
+    let (row, mut roots) = (root(row_factor), [0.0; BLOCK]);
+    for (out, column) in roots.iter_mut().zip(columns) {
+        *out = row * root(*column);
     }
-    v
+    roots
 }
 
-/// v of every element of a row that has one number.
+/// sqrt(v) of every element of a row that has one number.
 #[inline(always)]
 pub fn per_row(row: f32) -> [f32; BLOCK] {
-    [floored(row); BLOCK]
+    [root(row); BLOCK]
 }
 
 /// Lets a full v follow the squares of a gradient, as [`full`] does block by block.
@@ -142,26 +154,27 @@ pub fn follow_squares(v: &mut [f32], g: &[f32], average: Average) {
     }
 }
 
-/// v of a block that has one number per element, which has followed the gradient already.
+/// sqrt(v) of a block that has one number per element, which has followed the gradient already.
 #[inline(always)]
 pub fn each(v: &[f32; BLOCK]) -> [f32; BLOCK] {
     let mut out = [0.0; BLOCK];
     for (out, v) in out.iter_mut().zip(v) {
-        *out = floored(*v);
+        *out = root(*v);
     }
     out
 }
 
-/// Moves a full v by a block's gradient and returns it floored.
+/// Moves a full v by a block's gradient and returns its roots.
 #[inline(always)]
 pub fn full(v: &mut [f32; BLOCK], g: &[f32; BLOCK], average: Average) -> [f32; BLOCK] {
     follow_squares(v, g, average);
     each(v)
 }
 
+/// The root of a second moment or of a factor of one, at least that of [`FLOOR`].
 #[inline(always)]
-fn floored(v: f32) -> f32 {
-    if v > FLOOR { v } else { FLOOR }
+pub fn root(v: f32) -> f32 {
+    (if v > FLOOR { v } else { FLOOR }).sqrt()
 }
 
 #[cfg(test)]
@@ -183,10 +196,11 @@ mod tests {
         let mean = mean(&row_averages);
         let correction = 1.0 - 0.95f32.powi(3);
         for (i, row) in row_averages.iter().enumerate() {
-            let v = factored(row_factor(*row, mean), column_averages[16..].as_chunks().0.first().unwrap());
-            for (j, v) in v.into_iter().enumerate() {
+            let roots =
+                factored(row_factor(*row, mean), column_averages[16..].as_chunks().0.first().unwrap());
+            for (j, root) in roots.into_iter().enumerate() {
                 let exact = g(i, 16 + j) * g(i, 16 + j);
-                assert!((v / correction / exact - 1.0).abs() < 1e-5, "{i} {j}: {v}");
+                assert!((root * root / correction / exact - 1.0).abs() < 1e-5, "{i} {j}: {root}");
             }
         }
     }
@@ -201,10 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn without_any_gradient_v_is_the_floor_and_not_nan() {
-        assert_eq!(factored(row_factor(0.0, 0.0), &[0.0; BLOCK]), [FLOOR; BLOCK]);
-        assert_eq!(per_row(0.0), [FLOOR; BLOCK]);
-        assert_eq!(full(&mut [0.0; BLOCK], &[0.0; BLOCK], Average::new(0.95)), [FLOOR; BLOCK]);
+    fn without_any_gradient_roots_are_small_and_neither_zero_nor_nan() {
+        let floor = FLOOR.sqrt();
+        assert_eq!(factored(row_factor(0.0, 0.0), &[0.0; BLOCK]), [floor * floor; BLOCK]);
+        assert_eq!(per_row(0.0), [floor; BLOCK]);
+        assert_eq!(full(&mut [0.0; BLOCK], &[0.0; BLOCK], Average::new(0.95)), [floor; BLOCK]);
+        assert_eq!(root(f32::NAN), floor);
         assert_eq!(mean(&[]), 0.0);
     }
 

@@ -56,16 +56,24 @@ fn linear<B: Backend>(
     judge(&bench.read(Rows::new(db.buffer, 1, outputs)), &by_bias, EXACT, &format!("{what}, bias"));
 }
 
-fn gated<B: Backend>(make: &impl Fn(usize) -> B, rows: usize, columns: usize) {
-    let gate: Vec<f32> = numbers(1, rows * columns).iter().map(|x| x * 5.0).collect();
-    let (up, dy) = (numbers(2, rows * columns), numbers(3, rows * columns));
-    let value = |gate: &[f64], up: &[f64]| -> f64 {
-        let silu = gate.iter().map(|g| g / (1.0 + (-g).exp()));
-        silu.zip(up).zip(&dy).map(|((silu, up), dy)| silu * up * f64::from(*dy)).sum()
-    };
+/// Gate and up, mixed and taken through the next product.
+fn gated<B: Backend>(make: &impl Fn(usize) -> B, rows: usize, inner: usize) {
+    let outputs = 24;
+    let gate: Vec<f32> = numbers(1, rows * inner).iter().map(|x| x * 5.0).collect();
+    let (up, dy) = (numbers(2, rows * inner), numbers(3, rows * outputs));
     let mut bench = Bench::new(make);
-    let [gates, ups, dys] = [&gate, &up, &dy].map(|x| bench.rows(rows, columns, x));
-    bench.backend.gated_gradient(gates, ups, dys).unwrap();
+    let (down, held, _) = bench.weight(WeightFormat::F32, outputs, inner, &numbers(4, outputs * inner));
+    let weights = wide(&held);
+    let value = |gate: &[f64], up: &[f64]| -> f64 {
+        let mixed: Vec<f64> = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+        let rows = mixed.chunks(inner).zip(dy.chunks(outputs));
+        let product = |x: &[f64], o: usize| dot(x, &weights[o * inner..][..inner]);
+        rows.flat_map(|(x, dy)| dy.iter().enumerate().map(move |(o, dy)| f64::from(*dy) * product(x, o)))
+            .sum()
+    };
+    let dys = bench.rows(rows, outputs, &dy);
+    let [gates, ups] = [&gate, &up].map(|x| bench.rows(rows, inner, x));
+    bench.backend.gated_gradient(dys, &down, (gates, ups), gates, ups).unwrap();
     judge(&bench.read(gates), &slopes(&gate, |gate| value(gate, &wide(&up))), EXACT, "gated, gate");
     judge(&bench.read(ups), &slopes(&up, |up| value(&wide(&gate), up)), EXACT, "gated, up");
 }

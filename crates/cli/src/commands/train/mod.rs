@@ -78,6 +78,12 @@ pub(crate) struct TrainArgs {
     pub(crate) state: StateArgs,
     #[command(flatten)]
     pub(crate) gradient: GradientArgs,
+    /// Most that a weight moves in one step, in learning rates [default: no limit]
+    ///
+    /// Also where gradients are used up as they arrive, so that their common norm cannot be clipped, this
+    /// bounds what one step can do.
+    #[arg(long, value_name = "RATES", value_parser = parse_clip)]
+    pub(crate) clip_update: Option<f64>,
     /// Leave tensors alone whose name matches; may be given more than once
     #[arg(long, value_name = "PATTERN")]
     pub(crate) freeze: Vec<String>,
@@ -238,7 +244,7 @@ fn take_step(args: &TrainArgs, setup: &mut Setup, step: u64) -> Result<Record> {
         loss,
         held_out_loss,
         learning_rate: rate,
-        update_size: f64::NAN,
+        update_size: setup.adam.update_size(),
         gradient_norm,
         codes_moved: setup.adam.codes_moved(),
         tokens: tokens as u64,
@@ -250,6 +256,11 @@ fn take_step(args: &TrainArgs, setup: &mut Setup, step: u64) -> Result<Record> {
         memory_measured: memory::peak_resident().unwrap_or(0),
         non_finite: 0,
     })
+}
+
+fn parse_clip(text: &str) -> std::result::Result<f64, String> {
+    let clip = text.parse().ok().filter(|clip: &f64| *clip > 0.0);
+    clip.ok_or_else(|| "a number of learning rates above 0, 1 for instance".into())
 }
 
 /// Sequences without their padding, sample after sample.

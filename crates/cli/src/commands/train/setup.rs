@@ -63,7 +63,8 @@ impl Setup {
         let done = &mut |done| progress.add(done);
         import(&mut model.backend, &checkpoint, &plan, &recipe, done)?;
         drop(progress);
-        let optimizer = adamw::Settings { decay: args.weight_decay, ..adamw::Settings::default() };
+        let clip = args.clip_update.unwrap_or(f64::INFINITY);
+        let optimizer = adamw::Settings { decay: args.weight_decay, clip, ..adamw::Settings::default() };
         let adam = Adam::new(&model, &plan, &training, optimizer, recipe, args.seed);
         let clip = args.gradient.clip_norm;
         let stored =
@@ -185,6 +186,7 @@ fn bind(args: &TrainArgs, checkpoint: &Checkpoint, feed: &Feed, speech: &Speech,
             ("warm_up", format!("{:?}", args.warm_up)),
             ("decay", format!("{:?}", args.decay)),
             ("weight_decay", args.weight_decay.to_string()),
+            ("clip_update", args.clip_update.map_or("none".to_string(), |clip| clip.to_string())),
             ("scales", format!("{:?}", args.state.scales)),
             ("groups", format!("{:?}", args.groups())),
         ]),

@@ -92,7 +92,7 @@ pub fn update_block<const BITS: u32>(
     let changed = units::nibbles_changed(block.codes, &packed);
     (*block.codes, *block.scale) = (packed, scale);
     units::write::<BITS>(&rest, block.remainder);
-    Tally { changed, rescaled: u64::from(!kept), saturated, refused: 0 }
+    Tally { changed, rescaled: u64::from(!kept), saturated, ..Tally::default() }
 }
 
 /// U: units in one block scale.

@@ -1,0 +1,225 @@
+//! Sixteen rows of a panel learn together, a row in each lane, by hand for the default states: the bits
+//! of `halfbyte_ops::update::row`.
+//!
+//! A panel holds its codes and scales in lanes already; gradients, remainders and moments are turned. What
+//! belongs to a block (its largest, its scale, whether it stays) is then one register for sixteen blocks.
+//! Lanes whose block changes its scale, or is not finite, take the reference's own way, one by one.
+//!
+//! ```text
+//! unit of 64 columns: turn m, r -> block of 16 columns: turn g -> moment -> nvfp4 | int8 -> turn back
+//! ```
+
+/// Writes a block once for each of sixteen columns, with its number as a constant.
+macro_rules! columns {
+    (|$column:ident| $body:block) => {
+        columns!($column, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($column:ident, $body:block, $($number:literal)*) => {
+        $({
+            const $column: usize = $number;
+            $body
+        })*
+    };
+}
+
+mod int8;
+mod luck;
+mod moment;
+mod nvfp4;
+mod turn;
+
+use std::arch::x86_64::*;
+
+use halfbyte_formats::state::moment::Moment;
+use halfbyte_formats::state::{BLOCK, Tally, int8::Remainder as TableRemainder, second, weight::Remainder};
+use halfbyte_ops::tensor::UNIT;
+use halfbyte_ops::update::{Moving, Recipe, Second};
+use halfbyte_ops::{Weight, WeightFormat};
+
+use luck::Luck;
+use moment::Division;
+
+/// Sixteen rows, with their pointers.
+pub(super) struct Panel {
+    /// Its units.
+    pub(super) weights: *mut u8,
+    /// The weight's own scale.
+    pub(super) global: f32,
+    /// Values, and all rows `width` apart.
+    pub(super) gradient: *const f32,
+    /// Remainders of the first row; rows lie close.
+    pub(super) remainders: *mut u8,
+    /// Moments of the first row; rows lie close.
+    pub(super) moments: *mut u8,
+    /// Second moments of the rows, or their factors.
+    pub(super) rows: [f32; 16],
+    /// Averages of the columns, if factored.
+    pub(super) columns: Option<*const f32>,
+    /// Number of the first element.
+    pub(super) first: u64,
+    /// Columns, whole units.
+    pub(super) width: usize,
+}
+
+/// Whether a panel of such a weight has its way here.
+pub(super) fn fits(of: &Weight, recipe: &Recipe, kind: Second) -> bool {
+    let remainder = match of.format {
+        WeightFormat::Nvfp4 => true,
+        WeightFormat::Int8 => recipe.table != TableRemainder::Byte,
+        WeightFormat::F32 | WeightFormat::Bf16 => false,
+    };
+    let kept = recipe.master.is_none() && kind != Second::Full;
+    remainder && kept && recipe.moment == Moment::Four && of.columns.is_multiple_of(UNIT)
+}
+
+/// The rows learn.
+///
+/// # Safety
+/// AVX-512 is there, `fits` said yes, and nobody else touches what the panel points to.
+pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<'_>) -> Tally {
+    let recipe = moving.step.recipe;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match (format, recipe.weight, recipe.table) {
+            (WeightFormat::Int8, _, TableRemainder::None) => units::<true, 0>(panel, moving),
+            (WeightFormat::Int8, _, _) => units::<true, 4>(panel, moving),
+            (_, Remainder::Byte, _) => units::<false, 8>(panel, moving),
+            (_, Remainder::Nibble, _) => units::<false, 4>(panel, moving),
+        }
+    }
+}
+
+/// # Safety
+/// As [`learn`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn units<const TABLE: bool, const BITS: u32>(panel: &Panel, moving: &Moving<'_>) -> Tally {
+    let (step, width) = (&moving.step.adamw, panel.width);
+    let luck = Luck::new(moving.draws.key(), panel.first, width as u64);
+    let mut division = Division { rows: roots(&panel.rows), squares: [_mm512_setzero_ps(); 16] };
+    let (remainder_stride, moment_stride) = (width * BITS as usize / 8, width / 2 + width / BLOCK);
+    let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
+    let (zero, low_byte) = (_mm512_setzero_si512(), _mm512_set1_epi32(255));
+    let (mut tally, mut changed) = (Tally::default(), zero);
+    let (mut codes, mut rests, mut g, mut own) = ([zero; 8], [zero; 16], [zero; 16], [zero; 16]);
+    let (mut m, mut ratio) = ([_mm512_setzero_ps(); 16], [_mm512_setzero_ps(); 16]);
+    let mut columns = [1.0; 16];
+    for unit in 0..width / UNIT {
+        // SAFETY: a unit of the panel, and the parts of its rows that belong to it.
+        unsafe {
+            let weights = panel.weights.add(unit * unit_bytes);
+            let moments = panel.moments.add(unit * UNIT / 2);
+            let scales = panel.moments.add(width / 2 + unit * UNIT / BLOCK);
+            let remainders = panel.remainders.add(unit * UNIT * BITS as usize / 8);
+            let gradient = panel.gradient.add(unit * UNIT);
+            if unit + 1 < width / UNIT {
+                prefetch::<4>(gradient.add(UNIT).cast(), 4 * width);
+                prefetch::<1>(moments.add(UNIT / 2), moment_stride);
+                if BITS > 0 {
+                    prefetch::<1>(remainders.add(UNIT * BITS as usize / 8), remainder_stride);
+                }
+            }
+            turn::load_eight(moments, moment_stride, &mut codes);
+            let mut scale_bytes = turn::load_one(scales, moment_stride);
+            match BITS {
+                8 => turn::load_sixteen(remainders, remainder_stride, &mut rests),
+                4 => turn::load_eight(remainders, remainder_stride, &mut rests[..8]),
+                _ => {}
+            }
+            for block in 0..UNIT / BLOCK {
+                let column = unit * UNIT + block * BLOCK;
+                if let Some(averages) = panel.columns {
+                    let averages = averages.add(column).cast::<[f32; 16]>().read_unaligned();
+                    _mm512_storeu_ps(columns.as_mut_ptr(), roots(&averages));
+                }
+                turn::load_sixteen(gradient.add(block * BLOCK).cast(), 4 * width, &mut g);
+                let moment = &mut codes[2 * block..2 * block + 2];
+                let (scale, divisors) = (_mm512_and_si512(scale_bytes, low_byte), (&mut division, &columns));
+                let largest = moment::follow(moment, scale, &g, divisors, step, (&mut m, &mut ratio));
+                luck.block(column, &mut own);
+                let scale = moment::keep(moment, &m, largest, &own);
+                // The bytes of four blocks: each new one goes to the upper end, in the end all lie as they did.
+                scale_bytes =
+                    _mm512_or_si512(_mm512_srli_epi32::<8>(scale_bytes), _mm512_slli_epi32::<24>(scale));
+                let rests = &mut rests[block * BITS as usize / 2..][..BITS as usize / 2];
+                let moves = (&ratio, &own, step);
+                tally.add(match TABLE {
+                    true => int8::block::<BITS>(weights, block, rests, moves, &mut changed),
+                    false => nvfp4::block::<BITS>(weights, block, rests, panel.global, moves, &mut changed),
+                });
+            }
+            turn::store_eight(moments, moment_stride, &codes);
+            turn::store_one(scales, moment_stride, scale_bytes);
+            match BITS {
+                8 => turn::store_sixteen(remainders, remainder_stride, &mut rests),
+                4 => turn::store_eight(remainders, remainder_stride, &rests[..8]),
+                _ => {}
+            }
+        }
+    }
+    tally.changed += u64::from(_mm512_reduce_add_epi32(changed) as u32);
+    let mut squares = [zero; 16];
+    for (to, from) in squares.iter_mut().zip(&division.squares) {
+        *to = _mm512_castps_si512(*from);
+    }
+    turn::sixteen(&mut squares);
+    for row in &squares {
+        tally.squares += step.squares(words(row).map(f32::from_bits));
+    }
+    tally
+}
+
+/// `second::root` of sixteen.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn roots(v: &[f32; 16]) -> __m512 {
+    // SAFETY: sixteen values.
+    let v = unsafe { _mm512_loadu_ps(v.as_ptr()) };
+    // A NaN becomes the second of both.
+    _mm512_sqrt_ps(_mm512_max_ps(v, _mm512_set1_ps(second::FLOOR)))
+}
+
+/// Asks for the first lines of each of sixteen rows.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn prefetch<const LINES: usize>(from: *const u8, stride: usize) {
+    for row in 0..16 {
+        for line in 0..LINES {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(row * stride + line * 64).cast());
+        }
+    }
+}
+
+/// The dwords of a register.
+#[inline(always)]
+fn words(of: &__m512i) -> &[u32; 16] {
+    // SAFETY: sixteen dwords, without padding, of any bits.
+    unsafe { &*std::ptr::from_ref(of).cast() }
+}
+
+/// [`words`], to be written.
+#[inline(always)]
+fn words_mut(of: &mut __m512i) -> &mut [u32; 16] {
+    // SAFETY: as above.
+    unsafe { &mut *std::ptr::from_mut(of).cast() }
+}
+
+/// One lane of sixteen registers.
+#[inline(always)]
+fn lane(of: &[__m512i; 16], lane: usize) -> [u32; 16] {
+    let mut out = [0; 16];
+    for (out, of) in out.iter_mut().zip(of) {
+        *out = words(of)[lane];
+    }
+    out
+}
+
+/// One lane of sixteen registers of f32.
+#[inline(always)]
+fn floats(of: &[__m512; 16], lane: usize) -> [f32; 16] {
+    let mut out = [0.0; 16];
+    for (out, of) in out.iter_mut().zip(of) {
+        // SAFETY: sixteen values, without padding.
+        *out = unsafe { (*std::ptr::from_ref(of).cast::<[f32; 16]>())[lane] };
+    }
+    out
+}

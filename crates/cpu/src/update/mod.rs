@@ -1,0 +1,324 @@
+//! Tensors learn, sixteen rows of a panel at a time: together in `avx512` where the state is one it knows,
+//! otherwise a row is taken out of its panel, moved by the reference's own lines, compiled for the
+//! instruction set, and put back.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use halfbyte_formats::state::{Average, BLOCK, Tally, int8, second, weight};
+use halfbyte_ops::tensor::{PANEL, UNIT};
+use halfbyte_ops::update::{self, Kept, Moving, RowSecond, RowWeights, Second, Step};
+use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
+
+use crate::arena::Place;
+use crate::isa::for_isa;
+use crate::{Cpu, Isa, STRIPE, Scratch, panel};
+
+const OP: &str = "update";
+
+for_isa! {
+fn learn(weights: RowWeights<'_>, moments: &mut [u8], second: RowSecond<'_>, g: &[f32], first: u64, moving: &Moving<'_>) -> Tally {
+    update::row(weights, moments, second, g, first, moving)
+}
+}
+for_isa! { fn squares(g: &[f32]) -> f32 { second::sum_of_squares(g) } }
+for_isa! { fn add_squares(g: &[f32], sums: &mut [f32]) -> f32 { second::add_squares(g, sums) } }
+for_isa! {
+fn follow_squares(v: &mut [f32], g: &[f32], average: Average) {
+    second::follow_squares(v, g, average)
+}
+}
+for_isa! {
+fn learn_vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Step) {
+    update::vector(w, m, v, g, step)
+}
+}
+
+/// Bytes of scratch: column sums of the chunks of rows; for each thread a row's gradient, codes and scales.
+pub(crate) fn scratch(columns: usize) -> (usize, usize) {
+    let width = update::padded(columns);
+    (second::CHUNKS * width * 4, width * 4 + width * 4 + width / BLOCK)
+}
+
+/// One call, with its pointers.
+struct Task<'a> {
+    of: &'a Weight,
+    memory: Place<u8>,
+    gradient: Place<f32>,
+    remainder: Place<u8>,
+    moment: Place<u8>,
+    rows: Place<f32>,
+    columns: Place<f32>,
+    first: usize,
+    width: usize,
+}
+
+pub(crate) fn weight(
+    cpu: &mut Cpu,
+    of: &Weight,
+    first: usize,
+    gradient: Rows,
+    kept: &Kept,
+    kind: Second,
+    step: &Step,
+) -> Result<Tally> {
+    update::check_shapes(of, first, gradient, kept, kind, &step.recipe)?;
+    let second = cpu.arena.place::<f32>(OP, kept.second)?;
+    let task = Task {
+        of,
+        memory: cpu.arena.place(OP, of.buffer)?,
+        gradient: cpu.arena.rows(OP, gradient)?,
+        remainder: cpu.arena.place(OP, kept.remainder)?,
+        moment: cpu.arena.place(OP, kept.moment)?,
+        rows: second,
+        // SAFETY: the columns' averages follow the rows'; only factored moments have them.
+        columns: Place(unsafe { second.pointer().add(if kind == Second::Factored { of.rows } else { 0 }) }),
+        first,
+        width: update::padded(of.columns),
+    };
+    let (isa, scratch) = (cpu.isa, cpu.scratch(scratch(of.columns), OP)?);
+    let mean = match kind {
+        Second::Factored => follow(cpu, &task, gradient, step.average, scratch),
+        Second::PerRow | Second::Full => 0.0,
+    };
+    let moving = Moving::new(step);
+    let counts = [const { AtomicU64::new(0) }; 5];
+    let panels = gradient.rows.div_ceil(PANEL);
+    cpu.pool.run(panels, &|chunk, thread| {
+        // Backwards: what `follow` read last is still near.
+        let first = (panels - 1 - chunk) * PANEL;
+        let rows = first..gradient.rows.min(first + PANEL);
+        let scratch = scratch.of_thread(thread);
+        // SAFETY: a row is learnt by one thread; scratch is this thread's.
+        let tally = unsafe {
+            if kind != Second::Factored {
+                follow_rows(isa, &task, rows.clone(), kind, step.average, scratch);
+            }
+            panel_rows(isa, &task, rows, kind, mean, (step, &moving), scratch)
+        };
+        let parts = [tally.changed, tally.rescaled, tally.saturated, tally.refused, tally.squares];
+        for (count, part) in counts.iter().zip(parts) {
+            count.fetch_add(part, Ordering::Relaxed);
+        }
+    });
+    let [changed, rescaled, saturated, refused, squares] = counts.map(AtomicU64::into_inner);
+    Ok(Tally { changed, rescaled, saturated, refused, squares })
+}
+
+/// Lets the second moments of rows and columns follow the gradient, in one pass; gives the mean of the rows'.
+fn follow(cpu: &mut Cpu, task: &Task<'_>, gradient: Rows, average: Average, scratch: Scratch) -> f32 {
+    let (isa, columns, rows, width) = (cpu.isa, gradient.columns, gradient.rows, task.width);
+    let (chunk, sums) = (second::chunk_rows(rows), scratch.shared.cast::<f32>());
+    let chunks = rows.div_ceil(chunk);
+    cpu.pool.run(chunks, &|number, thread| {
+        // SAFETY: each chunk writes its own sums and rows' averages; the gradient is only read.
+        unsafe {
+            let sums = sums.slice_mut(number * width, width);
+            sums.fill(0.0);
+            for index in number * chunk..rows.min((number + 1) * chunk) {
+                let g = padded_row(task, index, columns, scratch.of_thread(thread));
+                let old = &mut task.rows.slice_mut(index, 1)[0];
+                *old = second::follow_one(*old, add_squares(isa, g, sums), columns, average);
+            }
+        }
+    });
+    cpu.for_stripes(chunks, width, &|first, count| {
+        let mut total = [0.0; STRIPE];
+        // SAFETY: sums are only read; a stripe of averages is written by one chunk.
+        unsafe {
+            for number in 0..chunks {
+                second::add_sums(&mut total[..count], sums.slice(number * width + first, count));
+            }
+            second::follow(task.columns.slice_mut(first, count), &total[..count], rows, average);
+        }
+    });
+    // SAFETY: written above.
+    second::mean(unsafe { task.rows.slice(0, rows) })
+}
+
+/// Lets the second moments of rows follow the gradient: one for each, or one for each element.
+///
+/// # Safety
+/// This thread alone touches the rows and `scratch`.
+unsafe fn follow_rows(
+    isa: Isa,
+    task: &Task<'_>,
+    rows: Range<usize>,
+    kind: Second,
+    average: Average,
+    scratch: Place<u8>,
+) {
+    let columns = task.of.columns;
+    for index in rows {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let g = padded_row(task, index, columns, scratch);
+            if kind == Second::Full {
+                let v = task.rows.slice_mut((task.first + index) * task.width, task.width);
+                follow_squares(isa, v, g, average);
+                continue;
+            }
+            let sum = squares(isa, g);
+            let old = &mut task.rows.slice_mut(task.first + index, 1)[0];
+            *old = second::follow_one(*old, sum, columns, average);
+        }
+    }
+}
+
+/// A row of the gradient in whole blocks: as it lies, or padded with zeros in the thread's scratch.
+///
+/// # Safety
+/// The gradient is only read, and `scratch` is this thread's.
+unsafe fn padded_row<'a>(task: &Task<'_>, index: usize, columns: usize, scratch: Place<u8>) -> &'a [f32] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let g = task.gradient.slice(index * columns, columns);
+        if columns == task.width {
+            return g;
+        }
+        let padded = scratch.cast::<f32>().slice_mut(0, task.width);
+        padded[..columns].copy_from_slice(g);
+        padded[columns..].fill(0.0);
+        padded
+    }
+}
+
+/// Rows of one panel learn.
+///
+/// # Safety
+/// This thread alone touches the rows and `scratch`.
+unsafe fn panel_rows(
+    isa: Isa,
+    task: &Task<'_>,
+    rows: Range<usize>,
+    kind: Second,
+    mean: f32,
+    (step, moving): (&Step, &Moving<'_>),
+    scratch: Place<u8>,
+) -> Tally {
+    #[cfg(target_arch = "x86_64")]
+    if isa >= Isa::Avx512 && rows.len() == PANEL && avx512::fits(task.of, &step.recipe, kind) {
+        // SAFETY: this machine has the set (`Cpu::new`); the rest is the caller's promise.
+        return unsafe {
+            avx512::learn(task.of.format, &panel_of(task, rows.start, kind, mean, step), moving)
+        };
+    }
+    let mut tally = Tally::default();
+    for index in rows {
+        // SAFETY: by the caller's promise.
+        tally.add(unsafe { row(isa, task, index, kind, mean, (step, moving), scratch) });
+    }
+    tally
+}
+
+/// A whole panel, from row `index` of the gradient on.
+///
+/// # Safety
+/// The rows are there.
+#[cfg(target_arch = "x86_64")]
+unsafe fn panel_of(task: &Task<'_>, index: usize, kind: Second, mean: f32, step: &Step) -> avx512::Panel {
+    let (of, width, number) = (task.of, task.width, task.first + index);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut rows = *task.rows.slice(number, PANEL).as_array().expect("sixteen rows");
+        let columns = match kind {
+            Second::Factored => {
+                rows.iter_mut().for_each(|row| *row = second::row_factor(*row, mean));
+                Some(task.columns.pointer().cast_const())
+            }
+            Second::PerRow | Second::Full => None,
+        };
+        let units = number / PANEL * (width / UNIT);
+        avx512::Panel {
+            weights: task.memory.pointer().add(panel::HEADER + units * of.format.unit_bytes()),
+            global: panel::scale(of, task.memory.slice(0, panel::HEADER)),
+            gradient: task.gradient.pointer().add(index * width),
+            remainders: task.remainder.pointer().add(step.recipe.remainder_bytes(of.format, number, width)),
+            moments: task.moment.pointer().add(step.recipe.moment_bytes(number, width)),
+            rows,
+            columns,
+            first: (number * width) as u64,
+            width,
+        }
+    }
+}
+
+/// # Safety
+/// This thread alone touches the row and `scratch`.
+unsafe fn row(
+    isa: Isa,
+    task: &Task<'_>,
+    index: usize,
+    kind: Second,
+    mean: f32,
+    (step, moving): (&Step, &Moving<'_>),
+    scratch: Place<u8>,
+) -> Tally {
+    let (of, width, columns) = (task.of, task.width, task.of.columns);
+    let (number, blocks) = (task.first + index, width / BLOCK);
+    let remainder = step.recipe.remainder_bytes(of.format, 1, columns);
+    let moment = step.recipe.moment_bytes(1, columns);
+    // SAFETY: parts of this row, and of this thread's scratch.
+    unsafe {
+        let memory = task.memory.slice(0, of.buffer.bytes);
+        let g = padded_row(task, index, columns, scratch);
+        let rest = Place(scratch.pointer().add(width * 4));
+        let codes = rest.slice_mut(0, width * 4);
+        let scales = Place(rest.pointer().add(width * 4)).slice_mut(0, blocks);
+        let remainders = task.remainder.slice_mut(number * remainder, remainder);
+        let moments = task.moment.slice_mut(number * moment, moment);
+        let second = match kind {
+            Second::Factored => {
+                let factor = second::row_factor(task.rows.slice(number, 1)[0], mean);
+                RowSecond::Factored(factor, task.columns.slice(0, width))
+            }
+            Second::PerRow => RowSecond::PerRow(task.rows.slice(number, 1)[0]),
+            Second::Full => RowSecond::Full(task.rows.slice(number * width, width)),
+        };
+        let first = (number * width) as u64;
+        match of.format {
+            WeightFormat::Nvfp4 => {
+                let codes = &mut codes[..width / 2];
+                panel::take_row(of, memory, number, codes, scales);
+                let global = panel::scale(of, memory);
+                let weights = RowWeights::Nvfp4(weight::Row { codes, scales, remainders }, global);
+                let tally = learn(isa, weights, moments, second, g, first, moving);
+                panel::put_row(of, task.memory, number, codes, scales);
+                tally
+            }
+            WeightFormat::Int8 => {
+                let codes = &mut codes[..width];
+                panel::take_row(of, memory, number, codes, scales);
+                let signed = Place(codes.as_mut_ptr().cast::<i8>()).slice_mut(0, width);
+                let weights = RowWeights::Int8(int8::Row { codes: signed, scales, remainders });
+                let tally = learn(isa, weights, moments, second, g, first, moving);
+                panel::put_row(of, task.memory, number, codes, scales);
+                tally
+            }
+            WeightFormat::F32 | WeightFormat::Bf16 => {
+                let values = rest.cast::<f32>().slice_mut(0, width);
+                values.fill(0.0);
+                panel::read_row(of, memory, number, &mut values[..columns]);
+                let tally = learn(isa, RowWeights::F32(values), moments, second, g, first, moving);
+                panel::put_values(of, task.memory, number, &values[..columns]);
+                tally
+            }
+        }
+    }
+}
+
+pub(crate) fn vector(cpu: &mut Cpu, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
+    update::check_vector(of, gradient, kept)?;
+    let place = |buffer| cpu.arena.place::<f32>("update_vector", buffer);
+    let (w, m, v) = (place(of.buffer)?, place(kept.moment)?, place(kept.second)?);
+    let g = cpu.arena.rows("update_vector", gradient)?;
+    // SAFETY: four places that lie apart, exclusive by `&mut self`.
+    unsafe {
+        let (w, m, v) = (w.slice_mut(0, of.len), m.slice_mut(0, of.len), v.slice_mut(0, of.len));
+        learn_vector(cpu.isa, w, m, v, g.slice(0, of.len), step);
+    }
+    Ok(())
+}
