@@ -20,7 +20,7 @@ use serde::Serialize;
 pub use fit::{Change, Fit};
 pub use need::plan;
 pub use settings::{Settings, WeightChoice};
-pub use training::{TrainingSettings, plan_training, second_of};
+pub use training::{Recompute, TrainingSettings, plan_training, second_of};
 
 /// Values that each loading thread holds at a time, at least 16 rows.
 pub const LOADING_VALUES: usize = 1 << 20;
@@ -98,6 +98,8 @@ pub enum Name {
     Second(TensorName),
     /// The value that a stage writes.
     Value(Value),
+    /// The same of one layer, kept for the way back.
+    Kept(usize, Value),
     /// Working memory of the kernels.
     Scratch,
 }
@@ -145,6 +147,7 @@ impl std::fmt::Display for Name {
             Name::Moment(name) => write!(f, "first moments of {name}"),
             Name::Second(name) => write!(f, "second moments of {name}"),
             Name::Value(value) => write!(f, "{}", format!("{value:?}").to_lowercase()),
+            Name::Kept(layer, value) => write!(f, "{} of layer {layer}", Name::Value(*value)),
             Name::Scratch => f.write_str("scratch"),
         }
     }

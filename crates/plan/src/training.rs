@@ -1,5 +1,5 @@
 //! The list of a training step's buffers. Each layer's input is kept; everything inside a layer is
-//! computed again on the way back, so one layer's values are enough.
+//! computed again on the way back, so one layer's values are enough; or all of them are kept.
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::update::{self, Recipe, Second};
@@ -17,6 +17,17 @@ pub struct TrainingSettings {
     pub vocabulary_chunk: usize,
     /// How what is learnt is kept.
     pub recipe: Recipe,
+    /// What is computed again on the way back.
+    pub recompute: Recompute,
+}
+
+/// What is computed again on the way back. The numbers are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// Every layer, from its input.
+    Layer,
+    /// Nothing: every layer's values are kept.
+    None,
 }
 
 /// How second moments of a matrix are kept.
@@ -48,6 +59,12 @@ fn state(
     };
     [(Name::Remainder(name), remainder), (Name::Moment(name), moment), (Name::Second(name), second)]
         .map(|(name, bytes)| (name, Group::State, None, bytes))
+}
+
+/// Whether a layer computes this on the way there and needs it on the way back.
+fn of_layer(value: Value) -> bool {
+    use Value::{Activated, Attended, Gate, K, KRaw, Middle, Normed, PostNormed, Q, QRaw, Up, V};
+    matches!(value, Normed | Q | K | V | QRaw | KRaw | Attended | Middle | PostNormed | Gate | Up | Activated)
 }
 
 /// Plans a training step and what is kept between steps.
@@ -98,10 +115,14 @@ pub fn plan_training(
         (Value::DRaw, q),
         (Value::LossState, loss::STATE),
     ];
-    let item = |(value, columns)| -> Item {
-        (Name::Value(value), Group::Activations, None, Rows::bytes(tokens, columns))
-    };
-    list.extend(values.map(item));
+    for (value, columns) in values {
+        let bytes = Rows::bytes(tokens, columns);
+        let mut add = |name| list.push((name, Group::Activations, None, bytes));
+        match training.recompute == Recompute::None && of_layer(value) {
+            true => (0..a.layers).for_each(|layer| add(Name::Kept(layer, value))),
+            false => add(Name::Value(value)),
+        }
+    }
     let words = training.vocabulary_chunk.min(a.vocab_size);
     list.push((Name::Value(Value::Logits), Group::Logits, None, Rows::bytes(tokens, words)));
     let layer = a.tensor_names().into_iter().filter(|name| matches!(name, TensorName::Layer(..)));
@@ -109,5 +130,8 @@ pub fn plan_training(
     let gradient = largest.max(words * a.hidden_size) * 4;
     list.push((Name::Value(Value::Gradient), Group::Scratch, None, gradient));
     list.push((Name::Scratch, Group::Scratch, None, scratch));
-    place(a, settings, list)
+    let mut plan = place(a, settings, list);
+    // Angles on their way to the device, and zeros that gradients begin with.
+    plan.host_bytes += 4 * (tokens * a.head_dim + (tokens * a.hidden_size.max(q)).max(words * a.hidden_size));
+    plan
 }

@@ -1,4 +1,4 @@
-//! A layer backwards: computed again from its input, then the stages in mirrored order. The
+//! A layer backwards: computed again from its input unless it was kept, then the stages in mirrored order. The
 //! gradient of what leaves the layer becomes the gradient of what entered it, in one buffer.
 
 use std::ops::Range;
@@ -31,11 +31,13 @@ impl<B: Backend> Training<B> {
     ) -> Result<()> {
         let (w, at) = (self.layers[index], pass.at);
         let (saved, tokens) = (self.saved(index, pass), at.residual.rows);
-        let middle = self.rows(Value::Middle, tokens, at.residual.columns);
-        self.backend.copy(saved, at.residual)?;
-        block::attention(&mut self.backend, &w, pass, &mut Observer::nobody())?;
-        self.backend.copy(at.residual, middle)?;
-        block::activate(&mut self.backend, &w, pass, &mut Observer::nobody())?;
+        let middle = self.middle(index, tokens);
+        if self.kept.is_empty() {
+            self.backend.copy(saved, at.residual)?;
+            block::attention(&mut self.backend, &w, pass, &mut Observer::nobody())?;
+            self.backend.copy(at.residual, middle)?;
+            block::activate(&mut self.backend, &w, pass, &mut Observer::nobody())?;
+        }
         self.feed_forward_back(index, &w, pass, middle, learner)?;
         self.attention_back(index, &w, pass, saved, learner)
     }

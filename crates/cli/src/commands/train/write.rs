@@ -1,25 +1,26 @@
 //! What a run leaves: the model as a ModelOpt directory, with exactly the codes it was trained in,
 //! and the report.
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use halfbyte_checkpoint::{Encoding, Format, Output, OutputTensor, Sink, TensorName, create};
+use halfbyte_checkpoint::{Checkpoint, Encoding, Format, Output, OutputTensor, Sink, TensorName, create};
+use halfbyte_cpu::Cpu;
 use halfbyte_formats::int8_block;
-use halfbyte_model::training::Learnt;
+use halfbyte_model::training::{Learnt, Training};
 use halfbyte_ops::tensor::BLOCK;
 use halfbyte_ops::{Backend, Rows, Weight, WeightFormat};
-use halfbyte_train::{Record, Report, html};
+use halfbyte_train::{Record, Report};
 
 use super::TrainArgs;
 use super::setup::Setup;
 use crate::commands::convert::carry_text;
 use crate::failure::{Code, Failure, Result};
 
-pub(super) fn model(args: &TrainArgs, setup: &mut Setup) -> Result<PathBuf> {
-    let path = args.out.join("model");
-    let architecture = setup.checkpoint.architecture.clone();
+/// Writes a trained model; all that is no weight comes from the model it began with.
+pub(crate) fn model(model: &mut Training<Cpu>, began: &Checkpoint, path: &Path) -> Result<()> {
+    let architecture = &began.architecture;
     let names = architecture.tensor_names();
-    let encoding = |name: TensorName| match setup.model.tensor(name) {
+    let encoding = |name: TensorName| match model.tensor(name) {
         Some(Learnt::Matrix(weight)) if weight.format == WeightFormat::Nvfp4 => Encoding::Nvfp4,
         // Eight bits times a power of two are exact in bf16.
         Some(Learnt::Matrix(_)) => Encoding::Bf16,
@@ -33,23 +34,23 @@ pub(super) fn model(args: &TrainArgs, setup: &mut Setup) -> Result<PathBuf> {
     let output = Output {
         architecture: architecture.clone(),
         tensors: names.iter().map(tensor).collect(),
-        text: carry_text(&setup.checkpoint, Format::ModelOpt)?,
+        text: carry_text(began, Format::ModelOpt)?,
         dat: None,
     };
-    let mut sink = create(&path, Format::ModelOpt, output)?;
+    let mut sink = create(path, Format::ModelOpt, output)?;
     for (index, name) in names.iter().enumerate() {
-        match setup.model.tensor(*name) {
-            Some(Learnt::Matrix(weight)) => matrix(&mut setup.model.backend, &weight, index, &mut *sink)?,
+        match model.tensor(*name) {
+            Some(Learnt::Matrix(weight)) => matrix(&mut model.backend, &weight, index, &mut *sink)?,
             Some(Learnt::Vector(vector)) => {
                 let mut values = vec![0.0; vector.len];
-                setup.model.backend.read(Rows::new(vector.buffer, 1, vector.len), &mut values)?;
+                model.backend.read(Rows::new(vector.buffer, 1, vector.len), &mut values)?;
                 sink.write_rows(index, 0, &values)?;
             }
             None => return Err(Failure::new(Code::Failed, format!("{name} is not on the device"))),
         }
     }
     sink.finish()?;
-    Ok(path)
+    Ok(())
 }
 
 fn matrix(backend: &mut impl Backend, weight: &Weight, index: usize, sink: &mut dyn Sink) -> Result<()> {
@@ -74,7 +75,7 @@ fn matrix(backend: &mut impl Backend, weight: &Weight, index: usize, sink: &mut 
     Ok(())
 }
 
-pub(super) fn report(args: &TrainArgs, setup: &Setup, records: &[Record]) -> String {
+pub(super) fn report(args: &TrainArgs, setup: &Setup, records: Vec<Record>) -> Report {
     let a = &setup.checkpoint.architecture;
     let state = setup.adam.state_bytes() as f64 / a.parameters() as f64;
     let facts = [
@@ -92,12 +93,12 @@ pub(super) fn report(args: &TrainArgs, setup: &Setup, records: &[Record]) -> Str
         ("kept between steps", format!("{state:.2} bytes a parameter, weights included")),
         ("batch", format!("{} sequences of {} tokens", args.batch, setup.length)),
     ];
-    html(&Report {
+    Report {
         title: format!("Training of {}", args.model.display()),
         ending: format!("{} steps taken", records.len()),
         facts: facts.map(|(name, value)| (name.to_string(), value)).to_vec(),
         command: std::env::args().collect::<Vec<_>>().join(" "),
-        records: records.to_vec(),
+        records,
         ..Report::default()
-    })
+    }
 }
