@@ -3,23 +3,26 @@
 use clap::Args;
 use halfbyte_checkpoint::Checkpoint;
 use halfbyte_text::dataset::{Dataset, Renderer, Settings, Source, document_end};
-use halfbyte_text::{ChatTemplate, Tokenizer};
+use halfbyte_text::{ChatTemplate, Message, Tokenizer};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::date::Date;
 use crate::failure::{Failure, Result};
 use crate::language;
 use crate::output::Progress;
 
 /// Positions of a sequence where nobody asked for another number.
 const DEFAULT_LENGTH: usize = 1024;
-const DAY: u64 = 24 * 60 * 60;
 
 /// Flags of every command that reads training data.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) struct CorpusArgs {
     /// Data: .tsv (prompt, tab, target), .jsonl (messages, prompt/completion, instruction/output, text)
     /// or .txt; FILE:2 gives every row twice an epoch, FILE:0.5 half of them
     #[arg(long, value_name = "FILE[:WEIGHT]", required = true, num_args = 1..)]
+    #[serde(serialize_with = "crate::config::list")]
     pub(crate) data: Vec<Source>,
     /// Tokens of a sequence; text is cut there, a reply that ends later is left out
     /// [default: the model's own limit, at most 1024]
@@ -36,11 +39,7 @@ pub(crate) struct CorpusArgs {
 impl CorpusArgs {
     /// Tokens of a sequence, checked.
     pub(crate) fn length(&self, most: usize) -> Result<usize> {
-        let length = self.seq.unwrap_or(most.min(DEFAULT_LENGTH));
-        match (2..=most).contains(&length) {
-            true => Ok(length),
-            false => Err(Failure::misuse(format!("--seq {length}: this model takes 2 to {most} tokens"))),
-        }
+        length(self.seq, most)
     }
 
     /// Reads the data as this model sees it.
@@ -49,6 +48,15 @@ impl CorpusArgs {
         let size = |source: &Source| std::fs::metadata(&source.path).map_or(0, |file| file.len());
         let mut progress = Progress::new("reading", self.data.iter().map(size).sum());
         Ok(Dataset::read(&self.data, &speech.renderer(), &settings, &mut |bytes| progress.add(bytes))?)
+    }
+}
+
+/// Tokens of a sequence of a model that takes `most`, checked.
+pub(crate) fn length(asked: Option<usize>, most: usize) -> Result<usize> {
+    let length = asked.unwrap_or(most.min(DEFAULT_LENGTH));
+    match (2..=most).contains(&length) {
+        true => Ok(length),
+        false => Err(Failure::misuse(format!("--seq {length}: this model takes 2 to {most} tokens"))),
     }
 }
 
@@ -83,6 +91,21 @@ impl Speech {
         self.template.as_ref().map(|template| format!("{:016x}", template.fingerprint())).unwrap_or_default()
     }
 
+    /// What the model is fed before it answers a prompt, or goes on with it where it has no template.
+    pub(crate) fn prompt(&self, text: &str) -> Result<Vec<u32>> {
+        if self.template.is_some() {
+            return Ok(self.renderer().prompt(&[Message::new("user", text)])?);
+        }
+        let mut ids: Vec<u32> = self.start.into_iter().collect();
+        ids.extend(self.tokenizer.encode(text)?);
+        Ok(ids)
+    }
+
+    /// Whether this token ends a reply.
+    pub(crate) fn ends(&self, id: u32) -> bool {
+        self.end_ids.contains(&id)
+    }
+
     pub(crate) fn renderer(&self) -> Renderer<'_> {
         Renderer {
             tokenizer: &self.tokenizer,
@@ -103,6 +126,5 @@ pub(crate) fn thinking(no_think: bool) -> Map<String, Value> {
 
 /// The beginning of this day (UTC), so that all rows of a run see one date.
 pub(crate) fn today() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(DAY, |time| time.as_secs() / DAY * DAY)
+    Date::today().seconds()
 }

@@ -54,6 +54,15 @@ pub(crate) fn parse_scales(text: &str) -> std::result::Result<Scales, String> {
     }
 }
 
+/// As `parse_scales` reads it.
+pub(crate) fn scales_name(scales: Scales) -> &'static str {
+    match scales {
+        Scales::Nearest => "nearest",
+        Scales::FourOverSix => "four-over-six",
+        Scales::Search => "search",
+    }
+}
+
 pub(crate) fn parse_cache(text: &str) -> std::result::Result<CacheFormat, String> {
     let all = [CacheFormat::Bf16, CacheFormat::F32, CacheFormat::Int8];
     let found = all.into_iter().find(|format| format.name() == text);
@@ -66,6 +75,19 @@ pub(crate) fn parse_isa(text: &str) -> std::result::Result<Isa, String> {
 }
 
 impl ComputeArgs {
+    /// What a command computes with that has flags for these two alone.
+    pub(crate) fn usual(threads: Option<usize>, kernels: Option<Isa>) -> ComputeArgs {
+        ComputeArgs {
+            weights: WeightChoice::Nvfp4,
+            scales: Scales::Nearest,
+            context: None,
+            cache: CacheFormat::Bf16,
+            threads,
+            kernels,
+            require: None,
+        }
+    }
+
     pub(crate) fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(cores).clamp(1, 256)

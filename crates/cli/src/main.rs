@@ -6,7 +6,9 @@
 mod chat_log;
 mod coding;
 mod commands;
+mod config;
 mod corpus;
+mod date;
 mod device;
 mod failure;
 mod language;
@@ -49,7 +51,8 @@ enum Command {
     Compare(commands::compare::CompareArgs),
     Check(commands::check::CheckArgs),
     Data(commands::data::DataArgs),
-    Train(commands::train::TrainArgs),
+    Train(Box<commands::train::TrainArgs>),
+    Export(commands::export::ExportArgs),
     Bench(commands::bench::BenchArgs),
     /// Print completions for a shell
     #[command(after_help = "Examples:
@@ -62,8 +65,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match dispatch(&arguments.command) {
+    let words = config::expand(std::env::args_os().collect(), &Arguments::command());
+    match words.and_then(|words| dispatch(&Arguments::parse_from(words).command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("{failure}");
@@ -86,6 +89,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Check(args) => commands::check::run(args),
         Command::Data(args) => commands::data::run(args),
         Command::Train(args) => commands::train::run(args),
+        Command::Export(args) => commands::export::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Arguments::command(), "halfbyte", &mut std::io::stdout());

@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Args, ValueEnum};
 use halfbyte_checkpoint::Checkpoint;
 use halfbyte_cpu::Cpu;
-use halfbyte_formats::nvfp4::Scales;
 use halfbyte_generate::{
     Binding, Conversation, Event, Limits, OnFull, Reply, Sampler, SamplerSettings, Style, Timing,
 };
 use halfbyte_plan::{Plan, memory};
 use serde_json::{Value, json};
 
-use crate::device::{self, ComputeArgs, ModelArg};
+use crate::device::{self, ComputeArgs, ModelArg, scales_name};
 use crate::failure::{Code, Failure, Result};
 use crate::language;
 use crate::output::{Progress, bytes, grouped};
@@ -236,14 +235,6 @@ fn style(args: &TalkArgs, checkpoint: &Checkpoint, tokenizer: &halfbyte_text::To
         extra.insert("enable_thinking".into(), args.think.into());
     }
     Ok(Style::Template(Box::new(template), extra))
-}
-
-fn scales_name(scales: Scales) -> &'static str {
-    match scales {
-        Scales::Nearest => "nearest",
-        Scales::FourOverSix => "four-over-six",
-        Scales::Search => "search",
-    }
 }
 
 /// Shows a piece of a reply at once.

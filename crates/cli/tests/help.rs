@@ -5,7 +5,7 @@ mod program;
 
 use std::path::PathBuf;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "",
     "inspect",
     "convert",
@@ -21,6 +21,7 @@ const COMMANDS: [&str; 16] = [
     "data inspect",
     "data generate",
     "train",
+    "export",
     "bench",
 ];
 

@@ -32,6 +32,10 @@ fn flags<'a>(model: &'a str, data: &'a str, out: &'a str) -> Vec<&'a str> {
         "30",
         "--save-every",
         "3",
+        "--sample",
+        "hello",
+        "--sample-every",
+        "7",
     ]
 }
 
@@ -52,10 +56,10 @@ impl Place {
     }
 }
 
-/// Everything that must be the same: the model's tensors and the last checkpoint.
-fn results(out: &str) -> (Vec<u8>, Vec<u8>) {
-    let read = |path: &str| fs::read(Path::new(out).join(path)).unwrap();
-    (read("model/model.safetensors"), read("checkpoints/000030/state"))
+/// Everything that must be the same: the model's tensors, the last checkpoint, what it said on the way.
+fn results(out: &str) -> [Vec<u8>; 3] {
+    ["model/model.safetensors", "checkpoints/000030/state", "samples.jsonl"]
+        .map(|path| fs::read(Path::new(out).join(path)).unwrap())
 }
 
 #[test]
@@ -124,7 +128,7 @@ fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u64) {
         let mut command = program::halfbyte();
         command.args(flags(&place.model, &place.data, &killed)).args(mode);
         command.stderr(Stdio::null()).stdout(Stdio::null());
-        if Path::new(&killed).join("settings.json").exists() {
+        if Path::new(&killed).join("settings.toml").exists() {
             command.arg("--resume");
         }
         let mut child = command.spawn().unwrap();

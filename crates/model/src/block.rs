@@ -18,6 +18,8 @@ pub(crate) struct Pass {
     pub(crate) samples: Vec<Sample>,
     /// Whether everything that the way back needs is stored.
     pub(crate) keep: bool,
+    /// Where the residual between attention and what follows is kept, if it is.
+    pub(crate) middle: Option<Rows>,
 }
 
 /// Tokens that see each other.
@@ -32,6 +34,9 @@ pub(crate) struct Sample {
 /// residual -> residual
 pub(crate) fn forward<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
     attention(b, w, pass, o)?;
+    if let Some(middle) = pass.middle {
+        b.copy(pass.at.residual, middle)?;
+    }
     let activated = activate(b, w, pass, o)?;
     add(b, activated, w.down, pass, Stage::Down, o)?;
     o.see(b, Stage::MlpResidual, pass.at.residual)

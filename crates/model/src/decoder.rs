@@ -229,6 +229,7 @@ impl<B: Backend> Decoder<B> {
             norm_eps: self.architecture.norm_eps,
             samples: vec![Sample { rows: 0..tokens.len(), start }],
             keep: false,
+            middle: None,
         };
         for (index, layer) in self.layers.iter().enumerate() {
             observer.layer = Some(index);
@@ -308,15 +309,20 @@ impl<B: Backend> Decoder<B> {
 /// Passes stage outputs to a watch, if there is one.
 pub(crate) struct Observer<'a> {
     watch: Option<&'a mut dyn Watch>,
-    layer: Option<usize>,
+    pub(crate) layer: Option<usize>,
     start: usize,
     values: Vec<f32>,
 }
 
-impl Observer<'_> {
+impl<'a> Observer<'a> {
     /// Nobody looks.
     pub(crate) fn nobody() -> Observer<'static> {
         Observer { watch: None, layer: None, start: 0, values: Vec::new() }
+    }
+
+    /// Someone looks at a pass from its first token on.
+    pub(crate) fn of(watch: &'a mut dyn Watch) -> Observer<'a> {
+        Observer { watch: Some(watch), ..Observer::nobody() }
     }
 
     pub(crate) fn watches(&self) -> bool {

@@ -20,7 +20,7 @@ use serde::Serialize;
 pub use fit::{Change, Fit};
 pub use need::plan;
 pub use settings::{Settings, WeightChoice};
-pub use training::{TrainingSettings, plan_training, second_of, stored_gradient};
+pub use training::{Recompute, TrainingSettings, plan_training, second_of, stored_gradient};
 
 /// Values that each loading thread holds at a time, at least 16 rows.
 pub const LOADING_VALUES: usize = 1 << 20;
@@ -100,6 +100,8 @@ pub enum Name {
     Gradient(TensorName),
     /// The value that a stage writes.
     Value(Value),
+    /// The same of one layer, kept for the way back.
+    Kept(usize, Value),
     /// Working memory of the kernels.
     Scratch,
 }
@@ -122,6 +124,7 @@ pub enum Value {
     Logits,
     QRaw,
     KRaw,
+    Middle,
     PostNormed,
     FinalNormed,
     DResidual,
@@ -148,6 +151,7 @@ impl std::fmt::Display for Name {
             Name::Second(name) => write!(f, "second moments of {name}"),
             Name::Gradient(name) => write!(f, "gradient of {name}"),
             Name::Value(value) => write!(f, "{}", format!("{value:?}").to_lowercase()),
+            Name::Kept(layer, value) => write!(f, "{} of layer {layer}", Name::Value(*value)),
             Name::Scratch => f.write_str("scratch"),
         }
     }

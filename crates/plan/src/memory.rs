@@ -48,7 +48,16 @@ fn kilobytes(text: &str, key: &str) -> Option<u64> {
 
 /// The most this process has ever held in memory.
 pub fn peak_resident() -> Option<u64> {
-    kilobytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+    own("VmHWM:")
+}
+
+/// What this process holds in memory now.
+pub fn resident() -> Option<u64> {
+    own("VmRSS:")
+}
+
+fn own(key: &str) -> Option<u64> {
+    kilobytes(&fs::read_to_string("/proc/self/status").ok()?, key)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The list of a training step's buffers. Each layer's input is kept; everything inside a layer is
-//! computed again on the way back, so one layer's values are enough.
+//! computed again on the way back, so one layer's values are enough; or all of them are kept.
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::accumulate::{Storage, Stored};
@@ -20,6 +20,17 @@ pub struct TrainingSettings {
     pub recipe: Recipe,
     /// How gradients are stored until a step knows all of them; `None` learns from each at once.
     pub gradient: Option<Storage>,
+    /// What is computed again on the way back.
+    pub recompute: Recompute,
+}
+
+/// What is computed again on the way back. The numbers are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// Every layer, from its input.
+    Layer,
+    /// Nothing: every layer's values are kept.
+    None,
 }
 
 /// How second moments of a matrix are kept.
@@ -61,6 +72,12 @@ pub fn stored_gradient(a: &Architecture, name: TensorName, storage: Storage) -> 
         ref shape => (Storage::Float, 1, shape[0]),
     };
     Stored { buffer: Buffer { offset: 0, bytes: storage.bytes(rows, columns) }, storage, rows, columns }
+}
+
+/// Whether a layer computes this on the way there and needs it on the way back.
+fn of_layer(value: Value) -> bool {
+    use Value::{Activated, Attended, Gate, K, KRaw, Normed, PostNormed, Q, QRaw, Up, V};
+    matches!(value, Normed | Q | K | V | QRaw | KRaw | Attended | PostNormed | Gate | Up | Activated)
 }
 
 /// Plans a training step and what is kept between steps.
@@ -120,10 +137,18 @@ pub fn plan_training(
         (Value::DRaw, heads, q),
         (Value::LossState, None, loss::STATE),
     ];
-    let item = |(value, lifetime, columns)| -> Item {
-        (Name::Value(value), Group::Activations, lifetime, Rows::bytes(tokens, columns))
-    };
-    list.extend(values.map(item));
+    for (value, lifetime, columns) in values {
+        let bytes = Rows::bytes(tokens, columns);
+        let mut add = |name, lifetime| list.push((name, Group::Activations, lifetime, bytes));
+        match training.recompute == Recompute::None && of_layer(value) {
+            true => (0..a.layers).for_each(|layer| add(Name::Kept(layer, value), None)),
+            false => add(Name::Value(value), lifetime),
+        }
+    }
+    if training.recompute == Recompute::None {
+        let middle = |layer| (Name::Kept(layer, Value::Middle), Group::Activations, None, hidden);
+        list.extend((0..a.layers).map(middle));
+    }
     // Only products read these.
     let narrow = Rows::narrow_bytes(tokens, inner);
     list.extend(
@@ -137,5 +162,8 @@ pub fn plan_training(
     let gradient = largest.max(words * a.hidden_size) * 4;
     list.push((Name::Value(Value::Gradient), Group::Scratch, None, gradient));
     list.push((Name::Scratch, Group::Scratch, None, scratch));
-    place(a, settings, list)
+    let mut plan = place(a, settings, list);
+    // Angles on their way to the device, and zeros that gradients begin with.
+    plan.host_bytes += 4 * (tokens * a.head_dim + (tokens * a.hidden_size.max(q)).max(words * a.hidden_size));
+    plan
 }

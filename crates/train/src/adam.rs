@@ -15,6 +15,7 @@ use crate::groups::Training;
 /// A piece of a buffer on its way to a file.
 const PIECE: usize = 1 << 20;
 
+#[derive(Clone, Copy)]
 struct Entry {
     learnt: Learnt,
     kept: Kept,
@@ -34,6 +35,12 @@ pub struct Adam {
     rate: f64,
     tally: Tally,
     codes: u64,
+    /// Whether every gradient is looked at before it is used.
+    careful: bool,
+    /// The first tensor of this step whose gradient is not finite.
+    bad: Option<TensorName>,
+    /// A piece of a gradient that is looked at.
+    piece: Vec<f32>,
 }
 
 impl Adam {
@@ -59,12 +66,38 @@ impl Adam {
         };
         let entries = names.iter().zip(training).enumerate().filter_map(entry).collect();
         let (step, rate, tally, codes) = (0, 0.0, Tally::default(), 0);
-        Adam { entries, names, settings, recipe, seed, step, rate, tally, codes }
+        let (careful, bad, piece) = (false, None, Vec::new());
+        Adam { entries, names, settings, recipe, seed, step, rate, tally, codes, careful, bad, piece }
+    }
+
+    /// Looks at every gradient before it is used: a tensor whose gradient is not finite is left as
+    /// it is. Otherwise such a gradient is noticed when it has already reached the moments.
+    pub fn look_first(&mut self) {
+        self.careful = true;
+    }
+
+    /// The first tensor of this step whose gradient is not finite.
+    pub fn bad(&self) -> Option<TensorName> {
+        self.bad
+    }
+
+    fn is_finite<B: Backend>(&mut self, backend: &mut B, gradient: Rows) -> halfbyte_model::Result<bool> {
+        let rows = (PIECE / 4 / gradient.columns.max(1)).max(1);
+        for first in (0..gradient.rows).step_by(rows) {
+            let part = gradient.slice(first, rows.min(gradient.rows - first));
+            self.piece.resize(part.rows * part.columns, 0.0);
+            backend.read(part, &mut self.piece)?;
+            if !self.piece.iter().all(|value| value.is_finite()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Names a step, counted from 1, and its learning rate; forgets what the last one counted.
     pub fn begin(&mut self, step: u64, rate: f64) {
         (self.step, self.rate, self.tally, self.codes) = (step, rate, Tally::default(), 0);
+        self.bad = None;
     }
 
     /// What the step changed.
@@ -135,8 +168,14 @@ impl<B: Backend> Learner<B> for Adam {
         first: usize,
         gradient: Rows,
     ) -> halfbyte_model::Result<()> {
-        let Some(entry) = self.entries.get(&name) else { return Ok(()) };
+        let Some(entry) = self.entries.get(&name).copied() else { return Ok(()) };
         let Training::Rate(factor) = entry.training else { return Ok(()) };
+        // A vector is quickly looked at, and nothing else would notice.
+        let look = self.careful || matches!(entry.learnt, Learnt::Vector(_));
+        if look && !self.is_finite(backend, gradient)? {
+            self.bad.get_or_insert(name);
+            return Ok(());
+        }
         let step = Step {
             recipe: self.recipe,
             adamw: adamw::Step::new(&self.settings, self.rate * factor, self.step),
@@ -149,6 +188,9 @@ impl<B: Backend> Learner<B> for Adam {
             Learnt::Matrix(weight) => {
                 let second = second_of(name, &self.recipe);
                 let tally = backend.update(&weight, first, gradient, &entry.kept, second, &step)?;
+                if tally.refused > 0 {
+                    self.bad.get_or_insert(name);
+                }
                 self.tally.add(tally);
                 self.codes += (gradient.rows * gradient.columns) as u64;
             }

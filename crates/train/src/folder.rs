@@ -1,7 +1,8 @@
 //! The folder of a run:
 //!
 //! ```text
-//! run/settings.json        what was asked for, resolved, and what the run is bound to
+//! run/binding.json         what the run is bound to
+//! run/settings.toml        what was asked for, resolved: `--config` takes it back
 //! run/log.jsonl            one record per step
 //! run/samples.jsonl        replies to the fixed prompts
 //! run/checkpoints/000412/  parts and manifest.json
@@ -12,9 +13,6 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
-use halfbyte_checkpoint::atomic;
-use serde::{Deserialize, Serialize};
-
 use crate::binding::Binding;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
@@ -23,15 +21,17 @@ use crate::manifest::Progress;
 use crate::record::{Record, Sample};
 use crate::snapshot::{Passed, Saved, Snapshot, Snapshots};
 use crate::staging::Staging;
+use halfbyte_checkpoint::atomic;
 
-const SETTINGS: &str = "settings.json";
+const BINDING: &str = "binding.json";
+const SETTINGS: &str = "settings.toml";
 const LOG: &str = "log.jsonl";
 const SAMPLES: &str = "samples.jsonl";
 const CHECKPOINTS: &str = "checkpoints";
 const REPORT: &str = "report.html";
 const LOCK: &str = ".lock";
-/// Longest settings that are read.
-const LONGEST_SETTINGS: u64 = 16 << 20;
+/// Longest binding that is read.
+const LONGEST_BINDING: u64 = 16 << 20;
 
 /// A run that this process holds.
 #[derive(Debug)]
@@ -63,21 +63,10 @@ pub struct Resumed {
     pub tail: Tail,
 }
 
-#[derive(Serialize, Deserialize)]
-struct SettingsFile {
-    binding: Binding,
-    settings: serde_json::Value,
-}
-
 impl RunFolder {
     /// Begins a run in `path`; a folder that holds one already is refused. `settings` are the
-    /// resolved ones, for a person and for `--resume`.
-    pub fn create(
-        path: &Path,
-        settings: serde_json::Value,
-        binding: &Binding,
-        keep: usize,
-    ) -> Result<RunFolder> {
+    /// resolved ones as a text, for a person and for `--config`.
+    pub fn create(path: &Path, settings: &str, binding: &Binding, keep: usize) -> Result<RunFolder> {
         fs::create_dir_all(path).map_err(|error| Error::io(path, "create", error))?;
         let lock = lock(path)?;
         if path.join(SETTINGS).exists() {
@@ -86,28 +75,43 @@ impl RunFolder {
         }
         let snapshots = Snapshots::open(&path.join(CHECKPOINTS), keep)?;
         if let Some((step, _)) = snapshots.steps()?.last() {
-            let problem = format!("checkpoints up to step {step} are here, but no settings.json");
-            let remedy = "put settings.json back, or choose another --out folder";
+            let problem = format!("checkpoints up to step {step} are here, but no {SETTINGS}");
+            let remedy = "put settings.toml back, or choose another --out folder";
             return Err(Error::request(path, CHECKPOINTS, problem, remedy));
         }
         let (log, samples) = (Journal::create(&path.join(LOG))?, Journal::create(&path.join(SAMPLES))?);
+        let text = serde_json::to_string_pretty(binding).unwrap_or_default() + "\n";
+        atomic::write_file(&path.join(BINDING), text.as_bytes())?;
         // Last: what has settings is a run.
-        let file = SettingsFile { binding: binding.clone(), settings };
-        let text = serde_json::to_string_pretty(&file).unwrap_or_default() + "\n";
-        atomic::write_file(&path.join(SETTINGS), text.as_bytes())?;
+        atomic::write_file(&path.join(SETTINGS), settings.as_bytes())?;
         sync_parent(path)?;
         Ok(RunFolder { path: path.to_path_buf(), snapshots, log, samples, _lock: lock })
     }
 
-    /// The resolved settings of the run in `path`.
-    pub fn settings(path: &Path) -> Result<serde_json::Value> {
-        Ok(read_settings(path)?.settings)
+    /// Where the run in `path` has its settings.
+    pub fn settings(path: &Path) -> Result<PathBuf> {
+        let file = path.join(SETTINGS);
+        match file.is_file() {
+            true => Ok(file),
+            false => {
+                let remedy = "give the --out folder of a run that was begun";
+                let problem = format!("no run was begun here: it has no {SETTINGS}");
+                Err(Error::input(path, "", problem, remedy))
+            }
+        }
+    }
+
+    /// The checkpoints of the run in `path`, to look at.
+    pub fn checkpoints(path: &Path) -> Result<Snapshots> {
+        Self::settings(path)?;
+        Snapshots::open(&path.join(CHECKPOINTS), usize::MAX)
     }
 
     /// Takes up the run in `path` at its newest whole checkpoint. Another model, data, recipe or
     /// template is refused with what was and what is.
     pub fn resume(path: &Path, binding: &Binding, keep: usize) -> Result<Resumed> {
-        let began = read_settings(path)?.binding;
+        Self::settings(path)?;
+        let began = read_binding(path)?;
         let lock = lock(path)?;
         let differences = began.differences(binding);
         if !differences.is_empty() {
@@ -172,19 +176,12 @@ impl RunFolder {
     }
 }
 
-fn read_settings(path: &Path) -> Result<SettingsFile> {
-    let file = path.join(SETTINGS);
-    let metadata = match fs::metadata(&file) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let remedy = "give the --out folder of a run that was begun";
-            return Err(Error::input(path, "", "no run was begun here: it has no settings.json", remedy));
-        }
-        Err(error) => return Err(Error::io(&file, "read", error)),
-    };
+fn read_binding(path: &Path) -> Result<Binding> {
+    let file = path.join(BINDING);
+    let bytes = fs::metadata(&file).map_err(|error| Error::io(&file, "read", error))?.len();
     let remedy = "put the file back as the run wrote it";
-    if metadata.len() > LONGEST_SETTINGS {
-        return Err(Error::input(&file, "", format!("{} bytes are no settings", metadata.len()), remedy));
+    if bytes > LONGEST_BINDING {
+        return Err(Error::input(&file, "", format!("{bytes} bytes are no binding"), remedy));
     }
     let text = fs::read(&file).map_err(|error| Error::io(&file, "read", error))?;
     serde_json::from_slice(&text).map_err(|error| Error::input(&file, "", error.to_string(), remedy))

@@ -34,6 +34,13 @@ pub enum Training {
     Rate(f64),
 }
 
+/// As it is read back.
+impl std::fmt::Display for RateScale {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.pattern, self.factor)
+    }
+}
+
 /// Reads "model.embed_tokens.weight=0.1".
 impl std::str::FromStr for RateScale {
     type Err = String;

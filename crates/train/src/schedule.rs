@@ -10,6 +10,7 @@
 //! Both ends lie outside: no step has rate 0 (a step wasted), step W + 1 has the peak, and the
 //! minimum would be the rate of step T + 1. From W + 1 on these are the rates of transformers.
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -172,6 +173,17 @@ impl FromStr for Decay {
     }
 }
 
+/// As it is read back.
+impl fmt::Display for WarmUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WarmUp::Steps(steps) => write!(f, "{steps}"),
+            // With its point: "1" would be a step.
+            WarmUp::Share(share) => write!(f, "{share:?}"),
+        }
+    }
+}
+
 impl FromStr for WarmUp {
     type Err = String;
 
@@ -196,6 +208,13 @@ mod tests {
         let settings =
             ScheduleSettings { peak: 1.0, minimum: 0.1, warm_up: WarmUp::Steps(warm_up), decay, steps };
         Schedule::new(&settings).unwrap()
+    }
+
+    #[test]
+    fn a_warm_up_is_written_as_it_is_read() {
+        for warm_up in [WarmUp::Steps(20), WarmUp::Share(0.05), WarmUp::Share(1.0), WarmUp::Share(0.07)] {
+            assert_eq!(warm_up.to_string().parse(), Ok(warm_up));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use halfbyte_formats::state::moment::Moment;
 use halfbyte_model::training::{Batch, Learnt, Training as Model};
 use halfbyte_ops::update::Recipe;
 use halfbyte_ops::{Backend, CacheFormat, Rows, WeightRows, loss, testing};
-use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, WeightChoice, plan_training};
+use halfbyte_plan::{Name, Plan, Recompute, Settings, TrainingSettings, WeightChoice, plan_training};
 use halfbyte_train::{Accumulation, Adam, STORAGE, Training};
 
 const CONFIG: &str = r#"{"model_type": "llama", "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48,
@@ -38,7 +38,12 @@ fn open(
     let settings = Settings { context: TOKENS, chunk: TOKENS, logit_rows: 1, weights, cache, threads: 2 };
     let recipe = Recipe { moment: Moment::Float, ..Recipe::DEFAULT };
     let need = TrainingNeed { tokens: TOKENS, longest: TOKENS, widest: 64, head_dim: 16, threads: 2 };
-    let sizes = TrainingSettings { vocabulary_chunk: 16, recipe, gradient: Some(STORAGE) };
+    let sizes = TrainingSettings {
+        vocabulary_chunk: 16,
+        recipe,
+        gradient: Some(STORAGE),
+        recompute: Recompute::Layer,
+    };
     let plan = plan_training(&a, &settings, sizes, &|_| None, need.bytes());
     let scratch = plan.buffer(Name::Scratch).unwrap();
     let cpu = Cpu::new(Isa::detect(), 2, plan.arena_bytes, scratch).unwrap();

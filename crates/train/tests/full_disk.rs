@@ -44,7 +44,7 @@ fn newest(path: &Path) -> u64 {
 
 /// Saves one that fits, one that does not, one that fits; then fills the log until nothing fits.
 fn work(path: &Path, fills_up: bool) {
-    let mut folder = RunFolder::create(path, serde_json::json!({}), &Binding::default(), 1).unwrap();
+    let mut folder = RunFolder::create(path, "", &Binding::default(), 1).unwrap();
     save(&folder, 1, 256 << 10).unwrap();
     let error = save(&folder, 2, 4 << 20).unwrap_err();
     assert!(error.to_string().contains("cannot write"), "{error}");

@@ -82,10 +82,10 @@ fn state_of(snapshot: &Snapshot) -> Vec<u8> {
 
 /// What the child does until it is killed.
 fn train(path: &Path) {
-    let resumed = match path.join("settings.json").exists() {
+    let resumed = match path.join("settings.toml").exists() {
         true => RunFolder::resume(path, &binding(), KEEP).unwrap(),
         false => {
-            RunFolder::create(path, serde_json::json!({"toy": true}), &binding(), KEEP).unwrap();
+            RunFolder::create(path, "toy = true\n", &binding(), KEEP).unwrap();
             RunFolder::resume(path, &binding(), KEEP).unwrap()
         }
     };

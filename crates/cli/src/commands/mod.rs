@@ -7,6 +7,7 @@ pub(crate) mod compare;
 pub(crate) mod convert;
 pub(crate) mod data;
 pub(crate) mod diff;
+pub(crate) mod export;
 pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod perplexity;

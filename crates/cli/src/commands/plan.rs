@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use halfbyte_checkpoint::{Architecture, Checkpoint, Encoding, TensorName};
-use halfbyte_plan::{Fit, Group, Plan, memory};
-use serde_json::json;
+use halfbyte_ops::CacheFormat;
+use halfbyte_plan::{Fit, Group, Plan, WeightChoice, memory};
+use serde_json::{Value, json};
 
-use crate::device::{ComputeArgs, judge, lacking, make_plan};
+use super::train::{Gradient, RecomputeArg, Size, StateArgs};
+use crate::corpus;
+use crate::device::{ComputeArgs, judge, lacking, make_plan, parse_cache};
 use crate::failure::{Code, Failure, Result};
 use crate::output::{self, bytes};
 
@@ -16,16 +19,62 @@ use crate::output::{self, bytes};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   halfbyte plan SmolLM2-135M-Instruct.Q4_1.gguf
-  halfbyte plan Qwen3-4B/config.json --context 32768 --cache int8 --json")]
+  halfbyte plan Qwen3-4B/config.json --train --batch 8 --seq 1024 --json")]
 pub(crate) struct PlanArgs {
     /// A model, or a config.json alone
     #[arg(value_name = "MODEL|config.json")]
     model: PathBuf,
-    #[command(flatten)]
-    compute: ComputeArgs,
+    /// How weights are held: nvfp4, int8, bf16, f32, or keep (as the file has them)
+    #[arg(long, default_value = "nvfp4", value_name = "FORMAT")]
+    weights: WeightChoice,
+    /// Positions the cache holds [default: the model's own limit, at most 4096]
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// How keys and values are held: bf16, f32, int8
+    #[arg(long, default_value = "bf16", value_name = "FORMAT", value_parser = parse_cache)]
+    cache: CacheFormat,
+    /// Threads that compute [default: one for each core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
     /// Print every buffer as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    training: TrainingArgs,
+}
+
+/// Flags of a training plan, as `train` has them.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Training")]
+struct TrainingArgs {
+    /// Plan a training run instead of a conversation
+    #[arg(long, conflicts_with_all = ["weights", "context", "cache"])]
+    train: bool,
+    /// Sequences of a step
+    #[arg(long, value_name = "B", default_value_t = 4, requires = "train")]
+    batch: usize,
+    /// Tokens of a sequence [default: the model's own limit, at most 1024]
+    #[arg(long, value_name = "T", requires = "train")]
+    seq: Option<usize>,
+    /// When tensors learn
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "fused", requires = "train")]
+    gradient: Gradient,
+    /// What is computed again on the way back
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "layer", requires = "train")]
+    recompute: RecomputeArg,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+impl PlanArgs {
+    fn compute(&self) -> ComputeArgs {
+        ComputeArgs {
+            weights: self.weights,
+            context: self.context,
+            cache: self.cache,
+            ..ComputeArgs::usual(self.threads, None)
+        }
+    }
 }
 
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
@@ -33,13 +82,18 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let encoding = |name: TensorName| -> Option<Encoding> {
         checkpoint.as_ref()?.find(name).map(|tensor| tensor.encoding)
     };
-    let settings = args.compute.settings(&architecture, 1)?;
-    let plan = make_plan(&architecture, &settings, &encoding);
-    let fit = judge(&plan, &architecture, &encoding);
-    if args.json {
-        print_json(&plan, &fit);
-    } else {
-        print!("{}", table(&plan));
+    let (table, fit, value) = match args.training.train {
+        true => training(args, &architecture, &encoding)?,
+        false => {
+            let plan = make_plan(&architecture, &args.compute().settings(&architecture, 1)?, &encoding);
+            let fit = judge(&plan, &architecture, &encoding);
+            let facts = json!({ "context": plan.settings.context });
+            (table(&plan), fit.clone(), to_json(&plan, &fit, facts))
+        }
+    };
+    match args.json {
+        true => output::json(&value),
+        false => print!("{table}"),
     }
     match fit {
         Fit::Fits => {
@@ -52,6 +106,27 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     }
 }
 
+fn training(
+    args: &PlanArgs,
+    architecture: &Architecture,
+    encoding: &dyn Fn(TensorName) -> Option<Encoding>,
+) -> Result<(String, Fit, Value)> {
+    let size = Size {
+        architecture,
+        encoding,
+        state: args.training.state,
+        threads: args.compute().threads(),
+        batch: args.training.batch,
+        length: corpus::length(args.training.seq, architecture.max_context)?,
+        gradient: args.training.gradient.storage(),
+        recompute: args.training.recompute,
+    };
+    let plan = size.plan()?;
+    let fit = size.judge(&plan);
+    let value = to_json(&plan, &fit, size.facts(&plan));
+    Ok((size.table(&plan), fit, value))
+}
+
 fn architecture(path: &Path) -> Result<(Architecture, Option<Checkpoint>)> {
     if path.extension().is_some_and(|extension| extension == "json") {
         return Ok((Architecture::from_config_file(path)?, None));
@@ -60,45 +135,59 @@ fn architecture(path: &Path) -> Result<(Architecture, Option<Checkpoint>)> {
     Ok((checkpoint.architecture.clone(), Some(checkpoint)))
 }
 
-/// The plan for people.
-pub(crate) fn table(plan: &Plan) -> String {
-    let group = |group| bytes(plan.group_bytes(group) as u64);
-    let settings = &plan.settings;
-    let mut text = String::new();
-    let largest = plan
-        .buffers
-        .iter()
-        .filter(|buffer| buffer.group == Group::Weights)
-        .max_by_key(|buffer| buffer.buffer.bytes);
-    let mut line = |label: &str, size: String, note: String| {
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "{label:<12}{size:>9}  {note}");
-    };
-    let largest =
-        largest.map_or(String::new(), |l| format!("; largest: {}, {}", l.name, bytes(l.buffer.bytes as u64)));
-    line("weights", group(Group::Weights), format!("{}{largest}", settings.weights));
-    line("cache", group(Group::Cache), format!("{} positions, {}", settings.context, settings.cache.name()));
-    line("activations", group(Group::Activations), format!("{} tokens at a time", settings.chunk));
-    line("scratch", group(Group::Scratch), format!("{} threads", settings.threads));
-    line(
-        "logits",
-        group(Group::Logits),
-        format!("{} row{}", settings.logit_rows, if settings.logit_rows == 1 { "" } else { "s" }),
-    );
-    line("program", bytes(plan.host_bytes as u64), "tokenizer, rows on their way from the file".into());
-    let available = memory::read().map_or("available unknown".to_string(), |memory| {
-        format!(
-            "available {} ({} less {} reserve)",
-            bytes(memory.budget()),
-            bytes(memory.available),
-            bytes(memory.reserve())
-        )
-    });
-    line("peak", bytes(plan.peak_bytes() as u64), available);
-    text
+/// The plan for people, line by line.
+#[derive(Default)]
+pub(crate) struct Table {
+    pub(crate) text: String,
 }
 
-fn print_json(plan: &Plan, fit: &Fit) {
+impl Table {
+    pub(crate) fn line(&mut self, label: &str, size: u64, note: impl AsRef<str>) {
+        // Writing to a String does not fail.
+        let _ = writeln!(self.text, "{label:<12}{:>9}  {}", bytes(size), note.as_ref());
+    }
+
+    pub(crate) fn weights(&mut self, plan: &Plan) {
+        let of_group = plan.buffers.iter().filter(|buffer| buffer.group == Group::Weights);
+        let largest = of_group.max_by_key(|buffer| buffer.buffer.bytes).map_or(String::new(), |largest| {
+            format!("; largest: {}, {}", largest.name, bytes(largest.buffer.bytes as u64))
+        });
+        let note = format!("{}{largest}", plan.settings.weights);
+        self.line("weights", plan.group_bytes(Group::Weights) as u64, note);
+    }
+
+    pub(crate) fn total(&mut self, plan: &Plan) {
+        self.line("program", plan.host_bytes as u64, "tokenizer, rows on their way from the file");
+        let available = memory::read().map_or("available unknown".to_string(), |memory| {
+            format!(
+                "available {} ({} less {} reserve)",
+                bytes(memory.budget()),
+                bytes(memory.available),
+                bytes(memory.reserve())
+            )
+        });
+        self.line("peak", plan.peak_bytes() as u64, available);
+    }
+}
+
+/// The plan of a conversation.
+pub(crate) fn table(plan: &Plan) -> String {
+    let group = |group| plan.group_bytes(group) as u64;
+    let settings = &plan.settings;
+    let mut table = Table::default();
+    table.weights(plan);
+    let cache = format!("{} positions, {}", settings.context, settings.cache.name());
+    table.line("cache", group(Group::Cache), cache);
+    table.line("activations", group(Group::Activations), format!("{} tokens at a time", settings.chunk));
+    table.line("scratch", group(Group::Scratch), format!("{} threads", settings.threads));
+    let rows = settings.logit_rows;
+    table.line("logits", group(Group::Logits), format!("{rows} row{}", if rows == 1 { "" } else { "s" }));
+    table.total(plan);
+    table.text
+}
+
+/// For programs: every buffer, and `facts` besides.
+fn to_json(plan: &Plan, fit: &Fit, facts: Value) -> Value {
     let buffers: Vec<_> = plan
         .buffers
         .iter()
@@ -121,16 +210,19 @@ fn print_json(plan: &Plan, fit: &Fit) {
             .map(|change| json!({ "flag": change.flag, "peak_bytes": change.peak_bytes }))
             .collect(),
     };
-    output::json(&json!({
+    let mut value = json!({
         "peak_bytes": plan.peak_bytes(),
         "arena_bytes": plan.arena_bytes,
         "program_bytes": plan.host_bytes,
         "budget_bytes": memory.map(|memory| memory.budget()),
         "fits": matches!(fit, Fit::Fits),
         "changes_that_fit": changes,
-        "context": plan.settings.context,
         "weights": plan.settings.weights.name(),
         "cache": plan.settings.cache.name(),
-        "buffers": buffers,
-    }));
+    });
+    if let (Value::Object(value), Value::Object(facts)) = (&mut value, facts) {
+        value.extend(facts);
+        value.insert("buffers".into(), buffers.into());
+    }
+    value
 }

@@ -1,4 +1,4 @@
-//! A layer backwards: computed again from its input, then the stages in mirrored order. The
+//! A layer backwards: computed again from its input unless it was kept, then the stages in mirrored order. The
 //! gradient of what leaves the layer becomes the gradient of what entered it, in one buffer.
 
 use std::ops::Range;
@@ -34,9 +34,13 @@ impl<B: Backend> Training<B> {
     ) -> Result<()> {
         let (w, at) = (self.layers[index], pass.at);
         let saved = self.saved(index, pass);
-        self.backend.copy(saved, at.residual)?;
-        block::attention(&mut self.backend, &w, pass, &mut Observer::nobody())?;
-        block::activate(&mut self.backend, &w, pass, &mut Observer::nobody())?;
+        if self.kept.is_empty() {
+            self.backend.copy(saved, at.residual)?;
+            block::attention(&mut self.backend, &w, pass, &mut Observer::nobody())?;
+            block::activate(&mut self.backend, &w, pass, &mut Observer::nobody())?;
+        } else {
+            self.backend.copy(self.middle(index, at.residual.rows), at.residual)?;
+        }
         self.feed_forward_back(index, &w, pass, learner)?;
         self.attention_back(index, &w, pass, saved, learner)
     }
@@ -60,7 +64,7 @@ impl<B: Backend> Training<B> {
     ) -> Result<()> {
         use LayerTensor::{Down, DownBias, Gate, GateBias, PostNorm, Up, UpBias};
         let at = &pass.at;
-        // The residual is still what it was between attention and this.
+        // The residual is what it was between attention and this.
         let middle = at.residual;
         let tokens = middle.rows;
         let d_residual = self.rows(Value::DResidual, tokens, middle.columns);

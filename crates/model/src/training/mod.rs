@@ -3,7 +3,8 @@
 //! The way there is the decoder's own, for several samples at once; each layer's input is kept.
 //! On the way back a layer is computed again with everything stored, then its gradients are
 //! handed out one tensor at a time, in one buffer: who takes them may change the weight at once,
-//! because everything that needs the old weight has been computed by then.
+//! because everything that needs the old weight has been computed by then. Where the plan has
+//! room for the values of all layers, nothing is computed again.
 
 mod back;
 mod import;
@@ -13,13 +14,14 @@ pub use import::import;
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::{Backend, Buffer, Rows, Vector, Weight, loss};
-use halfbyte_plan::{Name, Plan, TrainingSettings, Value};
+use halfbyte_plan::{Name, Plan, Recompute, Stage, TrainingSettings, Value};
 
 use crate::angles::Angles;
 use crate::block::{self, Pass, Sample};
 use crate::decoder::{Observer, Values};
 use crate::error::{Error, Result};
 use crate::layer::{Handles, Layer};
+use crate::watch::FirstBad;
 
 /// Samples of one step, one after the other.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +68,8 @@ pub struct Training<B: Backend> {
     head: Weight,
     buffers: Vec<(Value, Buffer)>,
     saved: Vec<Buffer>,
+    /// Values of each layer, where they are kept for the way back; empty where they are computed again.
+    kept: Vec<Vec<(Value, Buffer)>>,
     angles: Angles,
     turns: Vec<f32>,
     zeros: Vec<f32>,
@@ -97,6 +101,17 @@ impl<B: Backend> Training<B> {
             Name::Value(value) => Some((value, planned.buffer)),
             _ => None,
         });
+        let kept = (0..architecture.layers).map(|layer| {
+            let of = plan.buffers.iter().filter_map(|planned| match planned.name {
+                Name::Kept(index, value) if index == layer => Some((value, planned.buffer)),
+                _ => None,
+            });
+            of.collect()
+        });
+        let kept = match training.recompute {
+            Recompute::Layer => Vec::new(),
+            Recompute::None => kept.collect(),
+        };
         let settings = &plan.settings;
         let vectors = architecture.tensor_names().into_iter().map(|name| architecture.shape(name));
         let widest = vectors.filter(|shape| shape.len() == 1).map(|shape| shape[0]).max().unwrap_or(0);
@@ -113,6 +128,7 @@ impl<B: Backend> Training<B> {
             head,
             buffers: planned.collect(),
             saved: saved.collect::<Result<_>>()?,
+            kept,
             angles: Angles::new(architecture),
             turns: vec![0.0; settings.chunk * architecture.head_dim],
             zeros: vec![0.0; zeros],
@@ -159,6 +175,14 @@ impl<B: Backend> Training<B> {
         }
     }
 
+    /// The values of a row of a matrix.
+    pub fn read_values(&mut self, weight: &Weight, row: usize, values: &mut [f32]) -> Result<()> {
+        // They are what a token of that number would begin with; between steps there is room.
+        let decoded = self.rows(Value::Gradient, 1, weight.columns);
+        self.backend.embed(&[row as u32], weight, decoded)?;
+        Ok(self.backend.read(decoded, values)?)
+    }
+
     /// What the model is.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
@@ -166,8 +190,8 @@ impl<B: Backend> Training<B> {
 
     /// Mean loss of the trained tokens, without learning from it.
     pub fn loss(&mut self, batch: &Batch) -> Result<f64> {
-        let pass = self.pass(batch)?;
-        self.there(batch, &pass)?;
+        let mut pass = self.pass(batch)?;
+        self.there(batch, &mut pass, &mut Observer::nobody())?;
         self.measure(batch, &pass)
     }
 
@@ -186,18 +210,48 @@ impl<B: Backend> Training<B> {
     ) -> Result<f64> {
         self.weight = 1.0 / trained as f32;
         let mut pass = self.pass(batch)?;
-        self.there(batch, &pass)?;
+        pass.keep = !self.kept.is_empty();
+        self.there(batch, &mut pass, &mut Observer::nobody())?;
         let mean = self.measure(batch, &pass)?;
         if !mean.is_finite() {
+            self.wipe()?;
             return Err(Error::LossNotFinite);
         }
         pass.keep = true;
         self.head_back(batch, &pass, learner)?;
         for index in (0..self.layers.len()).rev() {
+            pass.at = self.values(index, batch.tokens.len());
             self.layer_back(index, &pass, learner)?;
         }
         self.tables_back(batch, learner)?;
         Ok(mean)
+    }
+
+    /// The logits of what follows these tokens. All of them are computed: nothing is cached.
+    pub fn last_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        // Any target does: no loss is taken.
+        let batch =
+            Batch { tokens: tokens.to_vec(), targets: vec![0; tokens.len()], lengths: vec![tokens.len()] };
+        let mut pass = self.pass(&batch)?;
+        self.there(&batch, &mut pass, &mut Observer::nobody())?;
+        self.row_logits(pass.at.residual.slice(tokens.len() - 1, 1), pass.norm_eps)
+    }
+
+    /// Computes a batch again and names the first stage with a value that is not finite, and the
+    /// token, counted over the batch; `None` where there is none before the loss.
+    pub fn first_bad(&mut self, batch: &Batch) -> Result<Option<(Option<usize>, Stage, usize)>> {
+        let mut pass = self.pass(batch)?;
+        let mut watch = FirstBad::default();
+        self.there(batch, &mut pass, &mut Observer::of(&mut watch))?;
+        self.wipe()?;
+        Ok(watch.found)
+    }
+
+    /// Forgets what lies in the cache. Masked keys weigh zero, but zero times a NaN is a NaN: one
+    /// left behind would reach the next batch.
+    pub fn wipe(&mut self) -> Result<()> {
+        let cache = self.layers[0].cache.buffer;
+        Ok(self.backend.write_bytes(cache, &vec![0; cache.bytes])?)
     }
 
     /// Checks a batch and lays out its positions.
@@ -220,22 +274,27 @@ impl<B: Backend> Training<B> {
             start += length;
             Sample { rows: start - length..start, start: 0 }
         });
-        let at = self.values(tokens);
+        let at = self.values(0, tokens);
         let positions = batch.lengths.iter().flat_map(|length| 0..*length);
         let turns = &mut self.turns[..tokens * self.architecture.head_dim];
         self.angles.fill(positions, turns);
         self.backend.write(at.turns.buffer, turns)?;
         let (head_dim, norm_eps) = (self.architecture.head_dim, self.architecture.norm_eps);
-        Ok(Pass { at, head_dim, norm_eps, samples: samples.collect(), keep: false })
+        Ok(Pass { at, head_dim, norm_eps, samples: samples.collect(), keep: false, middle: None })
     }
 
-    /// Embedding and all layers; their inputs are kept.
-    fn there(&mut self, batch: &Batch, pass: &Pass) -> Result<()> {
+    /// Embedding and all layers; their inputs are kept, and all else if the pass says so.
+    fn there(&mut self, batch: &Batch, pass: &mut Pass, observer: &mut Observer<'_>) -> Result<()> {
+        let tokens = batch.tokens.len();
         self.backend.embed(&batch.tokens, &self.embedding, pass.at.residual)?;
+        observer.see(&mut self.backend, Stage::Embed, pass.at.residual)?;
         for index in 0..self.layers.len() {
+            observer.layer = Some(index);
+            pass.at = self.values(index, tokens);
+            pass.middle = pass.keep.then(|| self.middle(index, tokens));
             let saved = self.saved(index, pass);
             self.backend.copy(pass.at.residual, saved)?;
-            block::forward(&mut self.backend, &self.layers[index], pass, &mut Observer::nobody())?;
+            block::forward(&mut self.backend, &self.layers[index], pass, observer)?;
         }
         Ok(())
     }
@@ -252,10 +311,21 @@ impl<B: Backend> Training<B> {
         Rows::new(found.map_or(Buffer::default(), |(_, buffer)| *buffer), rows, columns)
     }
 
-    fn values(&self, tokens: usize) -> Values {
+    /// A value of a layer: its own where all are kept, else the one that layers share.
+    fn of_layer(&self, layer: usize, value: Value, rows: usize, columns: usize) -> Rows {
+        let own = self.kept.get(layer).and_then(|values| values.iter().find(|(name, _)| *name == value));
+        own.map_or_else(|| self.rows(value, rows, columns), |(_, buffer)| Rows::new(*buffer, rows, columns))
+    }
+
+    /// The residual between attention and what follows.
+    fn middle(&self, layer: usize, tokens: usize) -> Rows {
+        self.of_layer(layer, Value::Middle, tokens, self.architecture.hidden_size)
+    }
+
+    fn values(&self, layer: usize, tokens: usize) -> Values {
         let a = &self.architecture;
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
-        let rows = |value, columns| self.rows(value, tokens, columns);
+        let rows = |value, columns| self.of_layer(layer, value, tokens, columns);
         Values {
             residual: rows(Value::Residual, a.hidden_size),
             normed: rows(Value::Normed, a.hidden_size),

@@ -31,6 +31,18 @@ impl<B: Backend> Training<B> {
         Ok(trained.map(|(state, _)| loss::loss(state)).sum::<f64>() / batch.trained() as f64)
     }
 
+    /// Norm and head of one row, whole.
+    pub(super) fn row_logits(&mut self, x: Rows, eps: f32) -> Result<Vec<f32>> {
+        let normed = self.final_normed(1);
+        self.backend.rms_norm(x, self.final_norm, eps, normed)?;
+        let mut all = vec![0.0; self.head.rows];
+        for first in (0..self.head.rows).step_by(self.words) {
+            let logits = self.logits(first, normed)?;
+            self.backend.read(logits, &mut all[first..first + logits.columns])?;
+        }
+        Ok(all)
+    }
+
     /// The gradient of what enters the final norm; an untied head's weights learn.
     pub(super) fn head_back(
         &mut self,

@@ -12,7 +12,7 @@ use halfbyte_model::{Batch, Learner, Result, Training, load};
 use halfbyte_ops::accumulate::Storage;
 use halfbyte_ops::update::{Kept, Recipe, Second, Step};
 use halfbyte_ops::{Backend, CacheFormat, Rows, loss};
-use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, WeightChoice, plan_training};
+use halfbyte_plan::{Name, Plan, Recompute, Settings, TrainingSettings, WeightChoice, plan_training};
 
 use crate::common::{Toy, golden, kernel_sets, numbers, tokens};
 
@@ -27,11 +27,19 @@ pub(crate) struct Way {
     pub(crate) weights: WeightChoice,
     pub(crate) cache: CacheFormat,
     pub(crate) words: usize,
+    pub(crate) recompute: Recompute,
 }
 
 impl Way {
     pub(crate) fn exact(isa: Isa) -> Way {
-        Way { isa, threads: 2, weights: WeightChoice::F32, cache: CacheFormat::F32, words: 96 }
+        Way {
+            isa,
+            threads: 2,
+            weights: WeightChoice::F32,
+            cache: CacheFormat::F32,
+            words: 96,
+            recompute: Recompute::Layer,
+        }
     }
 }
 
@@ -48,7 +56,8 @@ pub(crate) fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Train
     let widest = a.hidden_size.max(a.intermediate_size).max(a.heads * a.head_dim).max(way.words);
     let need = TrainingNeed { tokens, longest, widest, head_dim: a.head_dim, threads: way.threads };
     let gradient = Some(Storage::Float);
-    let training = TrainingSettings { vocabulary_chunk: way.words, recipe: WIDE, gradient };
+    let training =
+        TrainingSettings { vocabulary_chunk: way.words, recipe: WIDE, gradient, recompute: way.recompute };
     let encoding = |name| toy.checkpoint.find(name).map(|tensor| tensor.encoding);
     let plan = plan_training(a, &settings, training, &encoding, need.bytes());
     let scratch = plan.buffer(Name::Scratch).unwrap();
@@ -176,7 +185,7 @@ fn gradients_are_the_same_bits_in_every_kernel_set_with_any_threads() {
     let reference = golden("tiny-qwen3.json");
     let (toy, batch) = (Toy::new(&reference["config"]), batch(&reference));
     let gradients = |isa, threads, weights, cache, words| {
-        let (mut model, _) = open(&toy, Way { isa, threads, weights, cache, words }, 96, 48);
+        let (mut model, _) = open(&toy, Way { threads, weights, cache, words, ..Way::exact(isa) }, 96, 48);
         let mut notes = Notes::default();
         let mean = model.step(&batch, &mut notes).unwrap();
         (mean.to_bits(), notes.0)
@@ -192,6 +201,31 @@ fn gradients_are_the_same_bits_in_every_kernel_set_with_any_threads() {
                     let same = values.iter().zip(&got.1[name]).all(|(a, b)| a.to_bits() == b.to_bits());
                     assert!(same, "{isa}, {threads} threads: {name}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn keeping_every_layer_changes_no_bit() {
+    for kind in ["qwen3", "qwen2.5", "llama"] {
+        let reference = golden(&format!("tiny-{kind}.json"));
+        let (toy, batch) = (Toy::new(&reference["config"]), batch(&reference));
+        let exact = Way::exact(Isa::detect());
+        let nvfp4 = Way { weights: WeightChoice::Nvfp4, cache: CacheFormat::Bf16, words: 512, ..exact };
+        for way in [nvfp4, exact] {
+            let step = |recompute| {
+                let (mut model, _) = open(&toy, Way { recompute, ..way }, 96, 48);
+                let mut notes = Notes::default();
+                let mean = model.step(&batch, &mut notes).unwrap();
+                let logits = model.last_logits(&batch.tokens[..20]).unwrap();
+                (mean.to_bits(), notes.0, logits)
+            };
+            let (again, kept) = (step(Recompute::Layer), step(Recompute::None));
+            assert_eq!((again.0, &again.2), (kept.0, &kept.2), "{kind}");
+            for (name, values) in &again.1 {
+                let same = values.iter().zip(&kept.1[name]).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "{kind}: {name}");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Which samples are held out, and in which order the others come: the same for the same seed, always.
 
+use std::fmt;
 use std::str::FromStr;
 
 use halfbyte_formats::philox;
@@ -21,6 +22,17 @@ pub enum HeldOut {
     Fraction(f64),
     /// At least so many samples; a row and its duplicates stay together.
     Count(usize),
+}
+
+/// As it is read back.
+impl fmt::Display for HeldOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HeldOut::None => f.write_str("0"),
+            HeldOut::Fraction(share) => write!(f, "{share:?}"),
+            HeldOut::Count(count) => write!(f, "{count}"),
+        }
+    }
 }
 
 impl FromStr for HeldOut {

@@ -1,5 +1,6 @@
 //! A data file on the command line: its path, how it is read, and its weight.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -21,6 +22,16 @@ impl Source {
     /// A file whose rows come once an epoch.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Source { path: path.into(), weight: 1.0 }
+    }
+}
+
+/// As it is read back.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.weight {
+            1.0 => write!(f, "{}", self.path.display()),
+            weight => write!(f, "{}:{weight}", self.path.display()),
+        }
     }
 }
 
@@ -91,6 +102,9 @@ mod tests {
         assert_eq!(read("a.tsv:2").unwrap(), Source { path: "a.tsv".into(), weight: 2.0 });
         assert_eq!(read("c:a.tsv:0.25").unwrap(), Source { path: "c:a.tsv".into(), weight: 0.25 });
         assert_eq!(read("c:a.tsv").unwrap(), Source::new("c:a.tsv"));
+        for text in ["a.tsv", "a.tsv:2", "c:a.tsv:0.25"] {
+            assert_eq!(read(text).unwrap().to_string(), text);
+        }
         for weight in ["0", "-1", "nan", "inf", "1e9"] {
             assert!(read(&format!("a.tsv:{weight}")).unwrap_err().contains("weight"), "{weight}");
         }

@@ -277,6 +277,7 @@ fn duplicates_are_held_out_together() {
         ("x", None),
     ] {
         assert_eq!(text.parse::<HeldOut>().ok(), value, "{text}");
+        assert_eq!(value.and_then(|held| held.to_string().parse().ok()), value, "{text}");
     }
 }
 

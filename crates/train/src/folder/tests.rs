@@ -1,7 +1,5 @@
 //! A run folder from its beginning to its resumption.
 
-use serde_json::json;
-
 use super::*;
 use crate::disk::tests::Folder;
 use crate::manifest::tests::progress;
@@ -12,7 +10,7 @@ fn binding(model: &str) -> Binding {
 }
 
 fn begin(path: &Path) -> RunFolder {
-    RunFolder::create(path, json!({"lr": 5e-5}), &binding("m1"), 2).unwrap()
+    RunFolder::create(path, "lr = 5e-5\n", &binding("m1"), 2).unwrap()
 }
 
 fn step(folder: &mut RunFolder, step: u64) {
@@ -50,7 +48,7 @@ fn a_killed_run_goes_on_from_its_last_checkpoint() {
     drop(folder);
     let log = crate::journal::read::<Record>(&path.join(LOG)).unwrap();
     assert_eq!(log.iter().map(|record| record.step).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
-    assert_eq!(RunFolder::settings(&path).unwrap(), json!({"lr": 5e-5}));
+    assert_eq!(fs::read_to_string(RunFolder::settings(&path).unwrap()).unwrap(), "lr = 5e-5\n");
 }
 
 #[test]
@@ -95,7 +93,7 @@ fn a_folder_is_begun_once_and_held_by_one() {
     let error = RunFolder::resume(run.path(), &binding("m1"), 2).unwrap_err().to_string();
     assert!(error.contains("another process is training here"), "{error}");
     drop(folder);
-    let error = RunFolder::create(run.path(), json!({}), &binding("m1"), 2).unwrap_err().to_string();
+    let error = RunFolder::create(run.path(), "", &binding("m1"), 2).unwrap_err().to_string();
     assert!(error.contains("begun here already") && error.contains("--resume"), "{error}");
 }
 
@@ -106,7 +104,8 @@ fn where_no_run_was_begun_nothing_is_resumed_or_made() {
     let error = RunFolder::resume(&path, &binding("m1"), 2).unwrap_err().to_string();
     assert!(error.contains("no run was begun here"), "{error}");
     assert!(!path.exists());
-    fs::write(run.path().join(SETTINGS), "not json").unwrap();
+    fs::write(run.path().join(SETTINGS), "lr = 1").unwrap();
+    fs::write(run.path().join(BINDING), "not json").unwrap();
     assert!(RunFolder::resume(run.path(), &binding("m1"), 2).is_err());
 }
 

@@ -4,11 +4,11 @@
 
 mod ask;
 mod judge;
-mod reader;
-mod report;
+pub(crate) mod reader;
+pub(crate) mod report;
 mod spec;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -17,7 +17,9 @@ use crate::failure::{Code, Failure, Result};
 use crate::output::{self, Progress};
 use ask::Speaker;
 use judge::{Broken, Distance, Said, judge};
-use spec::{Group, Spec};
+use spec::Group;
+
+pub(crate) use spec::Spec;
 
 /// Check a model's replies against rules
 #[derive(Args, Debug)]
@@ -88,18 +90,18 @@ pub(crate) fn run(args: &CheckArgs) -> Result<()> {
             eprintln!("note: no group of {} has max_kl, so --baseline is not read", args.spec.display());
             None
         }
-        (_, path) => path.as_ref(),
+        (_, path) => path.as_deref(),
     };
-    let mut model = Speaker::open(&args.model.model, &args.compute, spec.think)?;
-    let mut baseline = match baseline {
-        Some(path) => Some(Speaker::open(path, &args.compute, spec.think)?),
-        None => None,
-    };
-    let verdicts = examine(&spec, &mut model, baseline.as_mut())?;
+    let verdicts = examine_models(&spec, &args.model.model, baseline, &args.compute)?;
     match args.json {
         true => output::json(&report::json(&verdicts)),
         false => print!("{}", report::text(&verdicts)),
     }
+    judgement(&verdicts)
+}
+
+/// The failure of a model that does not hold.
+pub(crate) fn judgement(verdicts: &[Verdict<'_>]) -> Result<()> {
     let failed: Vec<&str> = verdicts
         .iter()
         .filter(|verdict| !verdict.passed())
@@ -109,6 +111,21 @@ pub(crate) fn run(args: &CheckArgs) -> Result<()> {
         true => Ok(()),
         false => Err(Failure::new(Code::CheckFailed, format!("the check failed: {}", failed.join(", ")))),
     }
+}
+
+/// Opens a model, and the one it is measured from, and asks everything.
+pub(crate) fn examine_models<'a>(
+    spec: &'a Spec,
+    model: &Path,
+    baseline: Option<&Path>,
+    compute: &ComputeArgs,
+) -> Result<Vec<Verdict<'a>>> {
+    let mut model = Speaker::open(model, compute, spec.think)?;
+    let mut baseline = match baseline {
+        Some(path) => Some(Speaker::open(path, compute, spec.think)?),
+        None => None,
+    };
+    examine(spec, &mut model, baseline.as_mut())
 }
 
 /// Asks everything that the spec asks.

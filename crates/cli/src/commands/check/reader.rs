@@ -8,15 +8,15 @@ use toml::de::{DeTable, DeValue};
 
 use crate::failure::{Code, Failure, Result};
 
-/// Most bytes of a spec.
+/// Most bytes of a file.
 const LARGEST: u64 = 1 << 20;
 
 /// A text file, if it is one and not too large.
-pub(super) fn text(path: &Path) -> Result<String> {
+pub(crate) fn text(path: &Path) -> Result<String> {
     let failed = |error| Failure::file(path, "read", error);
     let size = std::fs::metadata(path).map_err(failed)?.len();
     if size > LARGEST {
-        let text = format!("{}\n{size} bytes; a spec has at most {LARGEST}", path.display());
+        let text = format!("{}\n{size} bytes; such a file has at most {LARGEST}", path.display());
         return Err(Failure::new(Code::BadInput, format!("{text}\nis this the right file?")));
     }
     let bytes = std::fs::read(path).map_err(failed)?;
@@ -30,24 +30,23 @@ pub(super) fn text(path: &Path) -> Result<String> {
 
 /// Where values come from, for refusals.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
-    pub(super) file: &'a str,
-    pub(super) text: &'a str,
+pub(crate) struct Source<'a> {
+    pub(crate) file: &'a str,
+    pub(crate) text: &'a str,
 }
 
 impl<'a> Source<'a> {
     /// All of the file.
-    pub(super) fn parse(self) -> Result<Spanned<DeTable<'a>>> {
+    pub(crate) fn parse(self) -> Result<Spanned<DeTable<'a>>> {
         let bad = |error: toml::de::Error| {
-            let remedy =
-                "this is not TOML: texts stand in quotes, lists in brackets, groups begin with [[group]]";
+            let remedy = "this is not TOML: texts stand in quotes, lists in brackets, a spec's groups begin with [[group]]";
             self.bad(error.span().unwrap_or(0..0), error.message(), remedy)
         };
         DeTable::parse(self.text).map_err(bad)
     }
 
     /// A refusal: file, line, what is wrong, what to change.
-    pub(super) fn bad(self, at: Range<usize>, problem: &str, remedy: &str) -> Failure {
+    pub(crate) fn bad(self, at: Range<usize>, problem: &str, remedy: &str) -> Failure {
         let before = self.text.as_bytes().get(..at.start).unwrap_or_default();
         let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
         Failure::new(Code::BadInput, format!("{} line {line}: {problem}\n{remedy}", self.file))
@@ -55,19 +54,19 @@ impl<'a> Source<'a> {
 }
 
 /// A value and its name.
-pub(super) type Entry<'a, 'i> = (&'a str, &'a Spanned<DeValue<'i>>);
+pub(crate) type Entry<'a, 'i> = (&'a str, &'a Spanned<DeValue<'i>>);
 
 /// A table that is read key by key.
-pub(super) struct Table<'a, 'i> {
-    pub(super) source: Source<'a>,
-    pub(super) table: &'a DeTable<'i>,
+pub(crate) struct Table<'a, 'i> {
+    pub(crate) source: Source<'a>,
+    pub(crate) table: &'a DeTable<'i>,
     /// "a group" or so.
-    pub(super) what: &'a str,
+    pub(crate) what: &'a str,
 }
 
 impl<'a, 'i> Table<'a, 'i> {
     /// Refuses keys that nobody reads.
-    pub(super) fn only(&self, known: &[&str]) -> Result<()> {
+    pub(crate) fn only(&self, known: &[&str]) -> Result<()> {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
@@ -82,12 +81,12 @@ impl<'a, 'i> Table<'a, 'i> {
         Ok(())
     }
 
-    pub(super) fn get(&self, key: &'a str) -> Option<Entry<'a, 'i>> {
+    pub(crate) fn get(&self, key: &'a str) -> Option<Entry<'a, 'i>> {
         self.table.get(key).map(|value| (key, value))
     }
 
     /// A refusal of a value.
-    pub(super) fn bad(&self, (key, value): Entry<'_, '_>, problem: &str, remedy: &str) -> Failure {
+    pub(crate) fn bad(&self, (key, value): Entry<'_, '_>, problem: &str, remedy: &str) -> Failure {
         self.source.bad(value.span(), &format!("{key}: {problem}"), remedy)
     }
 
@@ -97,7 +96,7 @@ impl<'a, 'i> Table<'a, 'i> {
     }
 
     /// A text that says something.
-    pub(super) fn as_text(&self, entry: Entry<'_, '_>) -> Result<String> {
+    pub(crate) fn as_text(&self, entry: Entry<'_, '_>) -> Result<String> {
         let text = entry.1.get_ref().as_str().ok_or_else(|| self.mistyped(entry, "\"text\""))?;
         match text.trim().is_empty() {
             true => Err(self.bad(entry, "this text is empty", "write something, or leave it out")),
@@ -105,12 +104,12 @@ impl<'a, 'i> Table<'a, 'i> {
         }
     }
 
-    pub(super) fn text(&self, key: &'a str) -> Result<Option<String>> {
+    pub(crate) fn text(&self, key: &'a str) -> Result<Option<String>> {
         self.get(key).map(|entry| self.as_text(entry)).transpose()
     }
 
     /// A text, or a list of texts; nothing where there is no key.
-    pub(super) fn texts(&self, key: &'a str) -> Result<Vec<(String, Range<usize>)>> {
+    pub(crate) fn texts(&self, key: &'a str) -> Result<Vec<(String, Range<usize>)>> {
         let Some(entry) = self.get(key) else {
             return Ok(Vec::new());
         };
@@ -124,7 +123,7 @@ impl<'a, 'i> Table<'a, 'i> {
     }
 
     /// A list that is not empty.
-    pub(super) fn list(&self, entry: Entry<'a, 'i>) -> Result<&'a [Spanned<DeValue<'i>>]> {
+    pub(crate) fn list(&self, entry: Entry<'a, 'i>) -> Result<&'a [Spanned<DeValue<'i>>]> {
         let list =
             entry.1.get_ref().as_array().ok_or_else(|| self.mistyped(entry, "[\"text\", \"text\"]"))?;
         match list.is_empty() {
@@ -133,14 +132,14 @@ impl<'a, 'i> Table<'a, 'i> {
         }
     }
 
-    pub(super) fn flag(&self, key: &'a str) -> Result<Option<bool>> {
+    pub(crate) fn flag(&self, key: &'a str) -> Result<Option<bool>> {
         let read =
             |entry: Entry<'a, 'i>| entry.1.get_ref().as_bool().ok_or_else(|| self.mistyped(entry, "true"));
         self.get(key).map(read).transpose()
     }
 
     /// A count from 1 to `most`.
-    pub(super) fn count(&self, key: &'a str, most: usize) -> Result<Option<usize>> {
+    pub(crate) fn count(&self, key: &'a str, most: usize) -> Result<Option<usize>> {
         let read = |entry: Entry<'a, 'i>| {
             let number = entry.1.get_ref().as_integer().ok_or_else(|| self.mistyped(entry, "1"))?;
             let value = usize::from_str_radix(number.as_str(), number.radix()).ok();
@@ -156,7 +155,7 @@ impl<'a, 'i> Table<'a, 'i> {
     }
 
     /// A number that is not negative.
-    pub(super) fn amount(&self, key: &'a str) -> Result<Option<f64>> {
+    pub(crate) fn amount(&self, key: &'a str) -> Result<Option<f64>> {
         let read = |entry: Entry<'a, 'i>| {
             let digits = match entry.1.get_ref() {
                 DeValue::Float(number) => number.as_str(),

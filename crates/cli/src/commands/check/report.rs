@@ -1,5 +1,6 @@
 //! What a check found: the answer, the table, then every phrasing that failed; or all of it as JSON.
 
+use halfbyte_train::Check;
 use serde_json::{Value, json};
 
 use super::{Answer, Verdict};
@@ -95,7 +96,7 @@ fn line(label: &str, text: &str) -> String {
 }
 
 /// A text as it can be shown: not too long, nothing that moves a cursor.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let tame = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
     let mut out: String = text.trim().chars().take(SHOWN).map(tame).collect();
     if text.trim().chars().count() > SHOWN {
@@ -105,6 +106,21 @@ fn shown(text: &str) -> String {
         out.push_str("(empty)");
     }
     out
+}
+
+/// One row for each group, for a run's report.
+pub(crate) fn checks(verdicts: &[Verdict<'_>]) -> Vec<Check> {
+    let check = |verdict: &Verdict<'_>| {
+        let worst = verdict.worst().map(|worst| format!(", worst KL {worst:.4}")).unwrap_or_default();
+        let limit = verdict.group.rules.max_kl.map(|limit| format!(", KL {limit}")).unwrap_or_default();
+        Check {
+            name: verdict.group.name.clone(),
+            result: format!("{}/{} phrasings{worst}", verdict.kept(), verdict.answers.len()),
+            limit: format!("{} phrasings{limit}", verdict.group.pass),
+            passed: verdict.passed(),
+        }
+    };
+    verdicts.iter().map(check).collect()
 }
 
 /// For programs: everything.

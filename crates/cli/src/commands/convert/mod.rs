@@ -17,10 +17,11 @@ use halfbyte_formats::nvfp4::Scales;
 
 use crate::device::parse_scales;
 use crate::failure::{Code, Failure, Result};
-use choose::{Choice, Target, Weights};
+use choose::{Choice, Weights};
 use stream::{Job, Stream};
 
 pub(crate) use carry::text as carry_text;
+pub(crate) use choose::Target;
 pub(crate) use verify::has_tokenizer;
 
 /// Write a model in another format or with other weights
@@ -61,6 +62,14 @@ pub(crate) struct ConvertArgs {
     json: bool,
 }
 
+impl ConvertArgs {
+    /// A conversion that leaves every tensor as it is, wherever the target has that type.
+    pub(crate) fn keeping(input: PathBuf, output: PathBuf, to: Target, force: bool, json: bool) -> Self {
+        let (weights, keep, scales, head) = (Some(Weights::Keep), Vec::new(), Scales::Nearest, false);
+        ConvertArgs { input, output, to, weights, scales, keep, head, force, json }
+    }
+}
+
 pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
     let start = Instant::now();
     let source = Checkpoint::open(&args.input)?;
@@ -98,7 +107,7 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
 }
 
 /// Nothing is overwritten by accident, and what is written can be opened again.
-fn check_output_path(args: &ConvertArgs) -> Result<()> {
+pub(crate) fn check_output_path(args: &ConvertArgs) -> Result<()> {
     let out = &args.output;
     let refuse =
         |problem: &str, remedy: &str| Err(Failure::misuse(format!("{}\n{problem}\n{remedy}", out.display())));

@@ -7,13 +7,16 @@ use halfbyte_model::training::Batch;
 use halfbyte_ops::accumulate::Storage;
 use halfbyte_text::packing::Sequence;
 use halfbyte_train::STORAGE;
+use serde::Serialize;
 
-use super::MOST_SEQUENCES;
+use super::not_finite::NotFinite;
 use super::setup::Setup;
+use super::size::MOST_SEQUENCES;
 use crate::failure::{Failure, Result};
 
 /// When tensors learn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Gradient {
     /// Each as soon as its gradient is known
     Fused,
@@ -21,7 +24,14 @@ pub(crate) enum Gradient {
     Stored,
 }
 
-#[derive(Args, Clone, Debug)]
+impl Gradient {
+    pub(crate) fn storage(self) -> Option<Storage> {
+        (self == Gradient::Stored).then_some(STORAGE)
+    }
+}
+
+#[derive(Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) struct GradientArgs {
     /// Batches of a step: their gradients are added up, weighted by their trained tokens
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -51,7 +61,7 @@ impl GradientArgs {
 
     /// How gradients are stored, if they are.
     pub(super) fn storage(&self) -> Option<Storage> {
-        (self.kind() == Gradient::Stored).then_some(STORAGE)
+        self.kind().storage()
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -88,26 +98,36 @@ impl fmt::Display for GradientArgs {
     }
 }
 
-/// Learns from the batches of a step: their loss, and the length of the gradient where it was stored.
+/// What a step came to.
+pub(super) struct Learnt {
+    pub(super) loss: f64,
+    /// The length of the gradient, where it was stored.
+    pub(super) gradient_norm: Option<f64>,
+    pub(super) trouble: Option<NotFinite>,
+}
+
+/// Learns from the batches of a step, which are these sequences.
 pub(super) fn learn(
     setup: &mut Setup,
     step: u64,
     batches: &[Batch],
-    sequences: &[Sequence],
-) -> Result<(f64, Option<f64>)> {
+    sequences: Vec<Sequence>,
+) -> Result<Learnt> {
     let Setup { model, adam, stored, .. } = setup;
     let taken = match stored {
         Some(stored) => stored.step(model, step, batches, adam).map(|taken| (taken.loss, Some(taken.norm))),
         None => model.step(&batches[0], adam).map(|loss| (loss, None)),
     };
-    let (loss, norm) = match taken {
+    let (loss, gradient_norm) = match taken {
         Err(halfbyte_model::Error::LossNotFinite) => {
-            return Err(setup.not_finite(step, "the loss", sequences));
+            let trouble = Some(NotFinite::Loss(sequences));
+            return Ok(Learnt { loss: f64::NAN, gradient_norm: None, trouble });
         }
         taken => taken?,
     };
-    if norm.is_some_and(|norm| !norm.is_finite()) || setup.adam.tally().refused > 0 {
-        return Err(setup.not_finite(step, "a gradient", sequences));
-    }
-    Ok((loss, norm))
+    let trouble = match (gradient_norm, adam.bad()) {
+        (Some(norm), _) if !norm.is_finite() => Some(NotFinite::Gradient(sequences)),
+        (_, bad) => bad.map(|name| NotFinite::Update(name, sequences)),
+    };
+    Ok(Learnt { loss, gradient_norm, trouble })
 }

@@ -1,58 +1,83 @@
 //! `halfbyte train`: every parameter of a model learns from a data set.
 //!
-//! flags -> setup (model, data, plan) -> steps (log, line, checkpoints) -> write (the model, the report)
+//! flags -> setup (model, data, plan) -> steps (log, line, samples, checkpoints) -> finish (the model,
+//! the check, the report)
 
+mod course;
+mod finish;
 mod gradient;
+mod not_finite;
+mod one_step;
+mod samples;
 mod setup;
+mod size;
 mod state;
 mod write;
 
 use std::io::{IsTerminal, Write as _, stderr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, Command, FromArgMatches};
 use halfbyte_model::training::Batch;
-use halfbyte_plan::memory;
-use halfbyte_text::dataset::{HeldOut, Position};
+use halfbyte_plan::{Plan, memory};
+use halfbyte_text::dataset::HeldOut;
 use halfbyte_text::packing::Sequence;
-use halfbyte_train::{
-    DataPosition, Decay, GroupSettings, Live, Progress, RateScale, Record, RunFolder, SpikeWatch, WarmUp,
-};
-use serde_json::json;
+use halfbyte_train::{Decay, GroupSettings, Live, RateScale, Record, Report, RunFolder, SpikeWatch, WarmUp};
+use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::commands::check::Spec;
+use crate::config;
 use crate::corpus::CorpusArgs;
+use crate::date::Date;
 use crate::device::parse_isa;
 use crate::failure::{Code, Failure, Result};
 use crate::signals;
-use gradient::GradientArgs;
+use course::{Course, open_folder, resume, save};
+use gradient::{GradientArgs, Learnt};
+use not_finite::{NotFinite, OnNan};
 use setup::Setup;
-use state::StateArgs;
 
-/// More than any machine trains at once; so that sizes can be multiplied.
-const MOST_SEQUENCES: usize = 1 << 16;
+pub(crate) use gradient::Gradient;
+pub(crate) use setup::restore;
+pub(crate) use size::{RecomputeArg, Size};
+pub(crate) use state::StateArgs;
+pub(crate) use write::model as write_model;
 
 /// Train every parameter of a model on your data, in four bits
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[command(after_help = "Examples:
   halfbyte train --model SmolLM2-135M-Instruct.Q4_1.gguf --data identity.tsv --out run --steps 100
-  halfbyte train --model qwen3-0.6b --data talks.jsonl notes.txt:0.5 --out run --steps 1000 --resume
+  halfbyte train --config run/settings.toml --resume
 
-The folder gets log.jsonl (one line a step), checkpoints, report.html, and at the end model/, which
-is a ModelOpt NVFP4 directory (with --state all-f32 a plain one in f32): talk to it with
-`halfbyte chat run/model`, turn it into other formats with
-`halfbyte convert run/model OUT --to gguf|hf|dat`. Ctrl-C saves and stops; --resume goes on.")]
+The folder gets settings.toml, log.jsonl (one line a step), samples.jsonl, checkpoints, report.html,
+and at the end model/, a ModelOpt NVFP4 directory (with --state all-f32 a plain one in f32): talk to it with `halfbyte chat run/model`. Other
+formats of any checkpoint come from `halfbyte export run OUT --to gguf|hf|modelopt|dat`. Ctrl-C saves
+and stops; --resume goes on.")]
 pub(crate) struct TrainArgs {
     /// The model to begin with: a Hugging Face directory, a .gguf, or a .dat
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: PathBuf,
     #[command(flatten)]
+    #[serde(flatten)]
     pub(crate) corpus: CorpusArgs,
     /// The run's folder
-    #[arg(long, value_name = "DIR")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        required = false,
+        required_unless_present = "one_step",
+        default_value_if("one_step", "true", ".")
+    )]
     pub(crate) out: PathBuf,
+    /// Settings from a file: the names of these flags = their values. Flags win
+    #[arg(long, value_name = "FILE.toml")]
+    #[serde(skip)]
+    #[allow(dead_code)] // read before the flags are, in crate::config
+    pub(crate) config: Option<PathBuf>,
     /// Steps to take
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) steps: u64,
@@ -67,6 +92,7 @@ pub(crate) struct TrainArgs {
     pub(crate) min_lr: f64,
     /// Steps that rise to the largest rate: a number, or a share such as 5%
     #[arg(long, value_name = "STEPS", default_value = "5%")]
+    #[serde(serialize_with = "config::text")]
     pub(crate) warm_up: WarmUp,
     /// How the rate falls afterwards: constant, linear, cosine
     #[arg(long, value_name = "SHAPE", default_value = "cosine")]
@@ -75,8 +101,10 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0)]
     pub(crate) weight_decay: f64,
     #[command(flatten)]
+    #[serde(flatten)]
     pub(crate) state: StateArgs,
     #[command(flatten)]
+    #[serde(flatten)]
     pub(crate) gradient: GradientArgs,
     /// Most that a weight moves in one step, in learning rates [default: no limit]
     ///
@@ -84,21 +112,38 @@ pub(crate) struct TrainArgs {
     /// bounds what one step can do.
     #[arg(long, value_name = "RATES", value_parser = parse_clip)]
     pub(crate) clip_update: Option<f64>,
+    /// What is computed again on the way back; the numbers are the same
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "layer")]
+    pub(crate) recompute: RecomputeArg,
     /// Leave tensors alone whose name matches; may be given more than once
     #[arg(long, value_name = "PATTERN")]
     pub(crate) freeze: Vec<String>,
     /// Multiply the learning rate of tensors whose name matches; may be given more than once
     #[arg(long, value_name = "PATTERN=FACTOR")]
+    #[serde(serialize_with = "config::list")]
     pub(crate) lr_scale: Vec<RateScale>,
     /// Train the last N layers only
     #[arg(long, value_name = "N")]
     pub(crate) train_last_layers: Option<usize>,
     /// Samples kept apart to measure with: a number, or a share such as 5%
     #[arg(long, value_name = "COUNT", default_value = "0")]
+    #[serde(serialize_with = "config::text")]
     pub(crate) held_out: HeldOut,
     /// Steps between measurements of the held-out loss
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub(crate) measure_every: u64,
+    /// Answer this prompt before training, from time to time, and at the end; may be given more than once
+    #[arg(long, value_name = "PROMPT")]
+    pub(crate) sample: Vec<String>,
+    /// Steps between such answers
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) sample_every: u64,
+    /// Check the result against a spec of `halfbyte check`; exit code 5 says that it failed
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) check: Option<PathBuf>,
+    /// When a loss or a gradient is not a number
+    #[arg(long, value_enum, value_name = "RULE", default_value = "stop")]
+    pub(crate) on_nan: OnNan,
     /// Steps between checkpoints
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) save_every: u64,
@@ -108,17 +153,28 @@ pub(crate) struct TrainArgs {
     /// Decides the order of the data and every rounding
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
+    /// The date that a chat template sees which asks for it [default: today, or that of the run]
+    #[arg(long, value_name = "YYYY-MM-DD")]
+    #[serde(serialize_with = "config::maybe")]
+    pub(crate) date: Option<Date>,
     /// Go on with the run in this folder
     #[arg(long)]
+    #[serde(skip)]
     pub(crate) resume: bool,
+    /// Take one step, write nothing, and print what memory was held at each phase as JSON
+    #[arg(long, conflicts_with = "resume")]
+    #[serde(skip)]
+    pub(crate) one_step: bool,
     /// Threads that compute [default: one for each core]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Kernels to use: amx, avx512, avx2, neon, scalar [default: the fastest found]
     #[arg(long, value_name = "SET", value_parser = parse_isa)]
+    #[serde(serialize_with = "config::maybe")]
     pub(crate) kernels: Option<halfbyte_cpu::Isa>,
     /// Print JSON at the end
     #[arg(long)]
+    #[serde(skip)]
     pub(crate) json: bool,
 }
 
@@ -136,10 +192,7 @@ impl TrainArgs {
         let wrong = |flag: &str| Err(Failure::misuse(format!("{flag} must be at least 1")));
         match () {
             _ if self.steps == 0 => wrong("--steps"),
-            _ if self.batch == 0 => wrong("--batch"),
-            _ if self.batch > MOST_SEQUENCES => {
-                Err(Failure::misuse(format!("--batch takes at most {MOST_SEQUENCES} sequences")))
-            }
+            _ if self.sample_every == 0 => wrong("--sample-every"),
             _ if self.save_every == 0 => wrong("--save-every"),
             _ if self.measure_every == 0 => wrong("--measure-every"),
             _ if self.keep == 0 => wrong("--keep"),
@@ -148,98 +201,123 @@ impl TrainArgs {
     }
 }
 
+/// The settings of the run in a folder, as flags.
+pub(crate) fn settings_of(run: &Path) -> Result<TrainArgs> {
+    let file = RunFolder::settings(run)?;
+    let command = TrainArgs::augment_args(Command::new("train"));
+    let mut words = vec!["train".into()];
+    words.extend(config::flags(&file, &command, &|_| false)?);
+    let wrong = |error: clap::Error| {
+        let problem = format!("{}\nthese are not the settings of a run\n{error}", file.display());
+        Failure::new(Code::BadInput, problem)
+    };
+    let matches = command.try_get_matches_from(words).map_err(wrong)?;
+    TrainArgs::from_arg_matches(&matches).map_err(wrong)
+}
+
+/// What a run came to. The report is the caller's to complete and to write.
+pub(crate) struct Done {
+    pub(crate) folder: RunFolder,
+    pub(crate) report: Report,
+    pub(crate) model: PathBuf,
+    plan: Plan,
+    state_bytes: u64,
+    parameters: u64,
+}
+
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
+    // Before anything is computed: a spec that cannot be read is no reason to lose a run.
+    let spec = args.check.as_deref().map(Spec::read).transpose()?;
+    match args.one_step {
+        true => one_step::run(args),
+        false => finish::finish(args, train(args)?, spec.as_ref()),
+    }
+}
+
+/// Trains, and writes the model.
+pub(crate) fn train(args: &TrainArgs) -> Result<Done> {
     args.check()?;
+    // A run goes on with the date it began with, whatever the day.
+    let date = match (args.date, args.resume) {
+        (None, true) => settings_of(&args.out)?.date,
+        (date, _) => date,
+    };
+    let args = &TrainArgs { date: Some(date.unwrap_or_else(Date::today)), ..args.clone() };
     // The step is finished and saved.
     let interrupt = signals::watch(&[SIGINT, SIGTERM])?;
-    let mut setup = Setup::new(args)?;
-    let (mut folder, mut records, mut step) = open_folder(args, &mut setup)?;
+    let mut setup = Setup::new(args, &mut |_| ())?;
+    let mut course = open_folder(args, &mut setup)?;
+    if course.step == 0 {
+        samples::ask(&mut setup, &mut course)?;
+    }
     let mut live = Live::new(args.steps);
     let mut spikes = SpikeWatch::default();
-    while step < args.steps {
-        step += 1;
-        let record = take_step(args, &mut setup, step)?;
-        if let Some(spike) = spikes.observe(step, record.loss) {
+    while course.step < args.steps {
+        let before = setup.feed.position();
+        let (record, trouble) = take_step(args, &mut setup, &course)?;
+        if let Some(trouble) = trouble {
+            match args.on_nan {
+                OnNan::Stop => return Err(not_finite::stop(args, &mut setup, &mut course, before, trouble)?),
+                OnNan::Skip => note(&format!("step {}: {}; skipped", record.step, trouble.what())),
+            }
+        } else if let Some(spike) = spikes.observe(record.step, record.loss) {
             note(&spike.to_string());
         }
+        course.step = record.step;
         live.observe(&record);
-        folder.log.append(&record)?;
-        show(&live, step, args.steps);
-        records.push(record);
-        let stop = interrupt.load(Ordering::Relaxed);
-        if stop || step.is_multiple_of(args.save_every) || step == args.steps {
-            save(&mut folder, &mut setup, step)?;
+        course.folder.log.append(&record)?;
+        show(&live, course.step, args.steps);
+        course.records.push(record);
+        let last = course.step == args.steps;
+        if last || course.step.is_multiple_of(args.sample_every) {
+            samples::ask(&mut setup, &mut course)?;
         }
-        if stop && step < args.steps {
+        let stop = interrupt.load(Ordering::Relaxed);
+        if stop || last || course.step.is_multiple_of(args.save_every) {
+            save(&mut course, &mut setup)?;
+        }
+        if stop && !last {
             clear_line();
-            let folder = args.out.display();
             return Err(Failure::new(
                 Code::Interrupted,
-                format!(
-                    "stopped after step {step}, which is saved\ngo on with the same command and --resume ({folder})"
-                ),
+                format!("stopped after step {}, which is saved\ngo on with: {}", course.step, resume(args)),
             ));
         }
     }
     clear_line();
-    let model = write::model(args, &mut setup)?;
-    let report = folder.write_report(&write::report(args, &setup, &records))?;
-    let last = records.last().map_or(f64::NAN, |record| record.loss);
-    let first = records.first().map_or(f64::NAN, |record| record.loss);
-    match args.json {
-        true => crate::output::json(&json!({
-            "steps": args.steps, "first_loss": first, "last_loss": last,
-            "state_bytes": setup.adam.state_bytes(),
-            "parameters": setup.checkpoint.architecture.parameters(),
-            "peak_bytes_planned": setup.plan.peak_bytes(), "peak_bytes_measured": memory::peak_resident(),
-            "model": model, "report": report,
-        })),
-        false => println!(
-            "loss    {first:.3} -> {last:.3} in {} steps\nmodel   {}   talk to it: halfbyte chat {}\nreport  {}",
-            args.steps,
-            model.display(),
-            model.display(),
-            report.display()
-        ),
-    }
-    Ok(())
+    let model = args.out.join("model");
+    write::model(&mut setup.model, &setup.checkpoint, &model)?;
+    let samples = samples::pairs(&setup, &course.samples);
+    Ok(Done {
+        report: Report { samples, ..write::report(args, &setup, course.records) },
+        model,
+        folder: course.folder,
+        state_bytes: setup.adam.state_bytes(),
+        parameters: setup.checkpoint.architecture.parameters(),
+        plan: setup.plan,
+    })
 }
 
-/// A new folder, or one to go on with: the records and the step so far.
-fn open_folder(args: &TrainArgs, setup: &mut Setup) -> Result<(RunFolder, Vec<Record>, u64)> {
-    if !args.resume {
-        let folder = RunFolder::create(&args.out, setup.settings(args), &setup.binding, args.keep)?;
-        return Ok((folder, Vec::new(), 0));
-    }
-    let resumed = RunFolder::resume(&args.out, &setup.binding, args.keep)?;
-    for passed in &resumed.passed {
-        note(&format!("passed over {}: {}", passed.path.display(), passed.reason));
-    }
-    let Some(snapshot) = resumed.snapshot else { return Ok((resumed.folder, resumed.records, 0)) };
-    let backend = &mut setup.model.backend;
-    snapshot.read_part("state", |from| setup.adam.restore(backend, from))?;
-    let position = snapshot.manifest().progress.position;
-    let position = Position { epoch: position.epoch, sequence: position.sequence as usize };
-    setup.feed.seek(position)?;
-    note(&format!("going on after step {}", snapshot.step()));
-    Ok((resumed.folder, resumed.records, snapshot.step()))
-}
-
-fn take_step(args: &TrainArgs, setup: &mut Setup, step: u64) -> Result<Record> {
+fn take_step(args: &TrainArgs, setup: &mut Setup, course: &Course) -> Result<(Record, Option<NotFinite>)> {
     let start = Instant::now();
+    let step = course.step + 1;
     let count = args.batch * args.gradient.accumulate;
     let sequences: Vec<Sequence> = (0..count).map(|_| setup.feed.next_sequence()).collect();
     let batches: Vec<Batch> = sequences.chunks(args.batch).map(batch).collect();
     let rate = setup.schedule.rate(step);
     setup.adam.begin(step, rate);
-    let (loss, gradient_norm) = gradient::learn(setup, step, &batches, &sequences)?;
+    let Learnt { loss, gradient_norm, trouble } = gradient::learn(setup, step, &batches, sequences)?;
+    if trouble.is_some() {
+        setup.model.wipe()?;
+    }
     let seconds = start.elapsed().as_secs_f64();
     let tokens = batches.iter().map(|batch| batch.tokens.len()).sum::<usize>();
     let held_out_loss = match step.is_multiple_of(args.measure_every) || step == args.steps {
         true => setup.held_out_loss()?,
         false => None,
     };
-    Ok(Record {
+    let before = course.records.last().map_or(0, |record| record.non_finite);
+    let record = Record {
         step,
         loss,
         held_out_loss,
@@ -254,8 +332,9 @@ fn take_step(args: &TrainArgs, setup: &mut Setup, step: u64) -> Result<Record> {
         ceiling_share: setup.ceiling_share(tokens, seconds),
         memory_planned: setup.plan.peak_bytes() as u64,
         memory_measured: memory::peak_resident().unwrap_or(0),
-        non_finite: 0,
-    })
+        non_finite: before + u64::from(trouble.is_some()),
+    };
+    Ok((record, trouble))
 }
 
 fn parse_clip(text: &str) -> std::result::Result<f64, String> {
@@ -274,23 +353,6 @@ pub(super) fn batch(sequences: &[Sequence]) -> Batch {
         batch.lengths.extend(starts.zip(ends).map(|(start, end)| end - start));
     }
     batch
-}
-
-fn save(folder: &mut RunFolder, setup: &mut Setup, step: u64) -> Result<()> {
-    folder.log.sync()?;
-    let position = setup.feed.position();
-    let progress = Progress {
-        step,
-        counters: Default::default(),
-        position: DataPosition { epoch: position.epoch, sequence: position.sequence as u64 },
-        schedule: setup.schedule,
-        binding: setup.binding.clone(),
-    };
-    let (adam, backend) = (&setup.adam, &mut setup.model.backend);
-    folder.save(progress, adam.state_bytes(), |staging| {
-        staging.write_part("state", |to| adam.save(backend, &mut *to))
-    })?;
-    Ok(())
 }
 
 /// One line, rewritten on a terminal; elsewhere a plain one now and then.

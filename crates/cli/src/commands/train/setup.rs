@@ -1,22 +1,23 @@
 //! Model, data and plan of a run, checked before anything is allocated.
 
-use halfbyte_checkpoint::{Checkpoint, LayerTensor, TensorName};
-use halfbyte_cpu::{Cpu, Isa, TrainingNeed, measure};
+use halfbyte_checkpoint::{Checkpoint, Encoding, TensorName};
+use halfbyte_cpu::{Cpu, Isa, measure};
 use halfbyte_formats::state::adamw;
 use halfbyte_model::training::{Training, import};
-use halfbyte_plan::{Name, Plan, Settings, TrainingSettings, memory, plan_training};
+use halfbyte_plan::{Name, Plan};
 use halfbyte_text::dataset::{Feed, FeedSettings};
 use halfbyte_text::packing::Sequence;
-use halfbyte_train::{Accumulation, Adam, Binding, Facts, Schedule, ScheduleSettings, groups};
-use serde_json::{Value, json};
+use halfbyte_train::{Accumulation, Adam, Binding, Facts, Schedule, ScheduleSettings, Snapshot, groups};
 
+use super::not_finite::OnNan;
+use super::samples::Prompt;
+use super::size::{RecomputeArg, Size};
 use super::{TrainArgs, batch};
-use crate::corpus::{Speech, today};
-use crate::failure::{Code, Failure, Result};
-use crate::output::{Progress, bytes};
-
-/// Words of the vocabulary whose logits exist at a time.
-const WORDS: usize = 2048;
+use crate::config;
+use crate::corpus::{CorpusArgs, Speech};
+use crate::date::Date;
+use crate::failure::Result;
+use crate::output::Progress;
 
 /// Everything that a run needs.
 pub(super) struct Setup {
@@ -24,26 +25,33 @@ pub(super) struct Setup {
     pub(super) plan: Plan,
     pub(super) model: Training<Cpu>,
     pub(super) feed: Feed,
+    pub(super) speech: Speech,
+    pub(super) prompts: Vec<Prompt>,
     pub(super) adam: Adam,
     /// Where gradients are not learnt from at once.
     pub(super) stored: Option<Accumulation>,
     pub(super) schedule: Schedule,
     pub(super) binding: Binding,
     pub(super) length: usize,
+    recompute: RecomputeArg,
     ceiling: Option<f64>,
 }
 
 impl Setup {
-    pub(super) fn new(args: &TrainArgs) -> Result<Setup> {
+    /// `reached` hears of phases of memory: "model_loaded" and so on.
+    pub(super) fn new(args: &TrainArgs, reached: &mut dyn FnMut(&'static str)) -> Result<Setup> {
         let checkpoint = Checkpoint::open(&args.model)?;
         let architecture = checkpoint.architecture.clone();
-        let speech = Speech::new(&checkpoint, args.corpus.no_think, today())?;
         let length = args.corpus.length(architecture.max_context)?;
+        let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
+        let size = size(args, &checkpoint, length, &encoding);
+        let plan = size.fitting(&args.model)?;
+        let date = args.date.unwrap_or_else(Date::today);
+        let speech = Speech::new(&checkpoint, args.corpus.no_think, date.seconds())?;
+        let prompts = Prompt::all(&args.sample, &speech, length)?;
         let data = args.corpus.read(&speech, architecture.max_context)?;
         let settings = FeedSettings { seed: args.seed, held_out: args.held_out, packed: true };
         let feed = Feed::new(data, settings)?;
-        let names: Vec<String> = architecture.tensor_names().iter().map(ToString::to_string).collect();
-        let training = groups(&names, &args.groups())?;
         let schedule = Schedule::new(&ScheduleSettings {
             peak: args.lr,
             minimum: args.min_lr,
@@ -52,34 +60,40 @@ impl Setup {
             steps: args.steps,
         })?;
         let binding = bind(args, &checkpoint, &feed, &speech, length);
-        let isa = args.kernels.unwrap_or_else(Isa::detect);
-        let (plan, training_settings) = plan(args, &checkpoint, length)?;
-        let scratch = plan.buffer(Name::Scratch).unwrap_or_default();
-        let cpu = Cpu::new(isa, plan.settings.threads, plan.arena_bytes, scratch)?;
-        let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
-        let mut model = Training::new(cpu, &architecture, &plan, training_settings, &encoding)?;
-        let recipe = args.state.recipe();
+        let (mut model, mut adam, stored) = on_device(args, &checkpoint, &size, &plan)?;
         let mut progress = Progress::new("loading", architecture.parameters());
         let done = &mut |done| progress.add(done);
+        let recipe = args.state.recipe();
         import(&mut model.backend, &checkpoint, &plan, &recipe, done)?;
         drop(progress);
-        let clip = args.clip_update.unwrap_or(f64::INFINITY);
-        let optimizer = adamw::Settings { decay: args.weight_decay, clip, ..adamw::Settings::default() };
-        let adam = Adam::new(&model, &plan, &training, optimizer, recipe, args.seed);
-        let clip = args.gradient.clip_norm;
-        let stored =
-            args.gradient.storage().map(|_| Accumulation::new(&model, &plan, &training, clip, args.seed));
-        let ceiling = measure::arithmetic(isa, plan.settings.threads).ok();
-        Ok(Setup { checkpoint, plan, model, feed, adam, stored, schedule, binding, length, ceiling })
+        reached("model_loaded");
+        if args.on_nan == OnNan::Skip {
+            adam.look_first();
+        }
+        let ceiling = measure::arithmetic(isa(args), plan.settings.threads).ok();
+        reached("state_initialized");
+        let recompute = args.recompute;
+        Ok(Setup {
+            checkpoint,
+            plan,
+            model,
+            feed,
+            speech,
+            prompts,
+            adam,
+            stored,
+            schedule,
+            binding,
+            length,
+            recompute,
+            ceiling,
+        })
     }
 
     /// For the run's folder: what every flag came to.
-    pub(super) fn settings(&self, args: &TrainArgs) -> Value {
-        json!({
-            "model": args.model, "data": self.binding.data, "recipe": self.binding.recipe,
-            "steps": args.steps, "seq": self.length, "batch": args.batch, "seed": args.seed,
-            "save_every": args.save_every, "keep": args.keep,
-        })
+    pub(super) fn settings(&self, args: &TrainArgs) -> Result<String> {
+        let corpus = CorpusArgs { seq: Some(self.length), ..args.corpus.clone() };
+        config::to_toml(&TrainArgs { corpus, ..args.clone() })
     }
 
     /// Mean loss of the samples kept apart.
@@ -94,71 +108,76 @@ impl Setup {
         Ok((count > 0).then(|| sum / count as f64))
     }
 
-    /// The run ends: what is on the disk is older than this step, and good.
-    pub(super) fn not_finite(&self, step: u64, what: &str, sequences: &[Sequence]) -> Failure {
-        let samples = sequences.iter().flat_map(|sequence| &sequence.samples);
-        let places: Vec<String> = samples.take(4).map(|(sample, _)| self.feed.place_of(*sample)).collect();
-        Failure::new(
-            Code::Failed,
-            format!(
-                "stopped at step {step}: {what} is not a number\nin a batch that begins with {}\nno checkpoint \
-                 holds anything of this step; begin again in another --out folder with a smaller --lr",
-                places.join(", ")
-            ),
-        )
-    }
-
-    /// 8 operations a parameter and token: there, there again, and twice that back.
+    /// 2 operations a parameter and token there, as many there again, and twice that back.
     pub(super) fn ceiling_share(&self, tokens: usize, seconds: f64) -> Option<f64> {
-        let work = 8.0 * self.checkpoint.architecture.parameters() as f64 * tokens as f64;
+        let each = if self.recompute == RecomputeArg::Layer { 8.0 } else { 6.0 };
+        let work = each * self.checkpoint.architecture.parameters() as f64 * tokens as f64;
         self.ceiling.map(|ceiling| work / seconds / ceiling)
     }
 }
 
-fn plan(args: &TrainArgs, checkpoint: &Checkpoint, length: usize) -> Result<(Plan, TrainingSettings)> {
-    let a = &checkpoint.architecture;
+fn isa(args: &TrainArgs) -> Isa {
+    args.kernels.unwrap_or_else(Isa::detect)
+}
+
+fn size<'a>(
+    args: &TrainArgs,
+    checkpoint: &'a Checkpoint,
+    length: usize,
+    encoding: &'a dyn Fn(TensorName) -> Option<Encoding>,
+) -> Size<'a> {
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let (weights, cache) = args.state.forward();
-    let settings = Settings {
-        context: length,
-        chunk: args.batch * length,
-        logit_rows: 1,
-        weights,
-        cache,
+    Size {
+        architecture: &checkpoint.architecture,
+        encoding,
+        state: args.state,
         threads: threads.clamp(1, 256),
-    };
-    let training = TrainingSettings {
-        vocabulary_chunk: WORDS,
-        recipe: args.state.recipe(),
+        batch: args.batch,
+        length,
         gradient: args.gradient.storage(),
-    };
-    let sides = [LayerTensor::Q, LayerTensor::O, LayerTensor::Down, LayerTensor::Gate]
-        .into_iter()
-        .flat_map(|tensor| a.shape(TensorName::Layer(0, tensor)));
-    let need = TrainingNeed {
-        tokens: settings.chunk,
-        longest: length,
-        widest: sides.max().unwrap_or(0).max(WORDS.min(a.vocab_size)),
-        head_dim: a.head_dim,
-        threads: settings.threads,
-    };
-    let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
-    let plan = plan_training(a, &settings, training, &encoding, need.bytes());
-    if let Some(memory) = memory::read() {
-        let (peak, budget) = (plan.peak_bytes() as u64, memory.budget());
-        if peak > budget {
-            return Err(Failure::new(
-                Code::WouldNotFit,
-                format!(
-                    "{}\ntraining needs {}, available are {}\ntake a smaller --batch or --seq, or --state lean",
-                    args.model.display(),
-                    bytes(peak),
-                    bytes(budget)
-                ),
-            ));
-        }
+        recompute: args.recompute,
     }
-    Ok((plan, training))
+}
+
+/// Model, optimizer and stored gradients in the places of the plan; nothing is in them yet.
+fn on_device(
+    args: &TrainArgs,
+    checkpoint: &Checkpoint,
+    size: &Size<'_>,
+    plan: &Plan,
+) -> Result<(Training<Cpu>, Adam, Option<Accumulation>)> {
+    let architecture = &checkpoint.architecture;
+    let names: Vec<String> = architecture.tensor_names().iter().map(ToString::to_string).collect();
+    let training = groups(&names, &args.groups())?;
+    let scratch = plan.buffer(Name::Scratch).unwrap_or_default();
+    let cpu = Cpu::new(isa(args), plan.settings.threads, plan.arena_bytes, scratch)?;
+    let model = Training::new(cpu, architecture, plan, size.training(), size.encoding)?;
+    let clip = args.clip_update.unwrap_or(f64::INFINITY);
+    let optimizer = adamw::Settings { decay: args.weight_decay, clip, ..adamw::Settings::default() };
+    let adam = Adam::new(&model, plan, &training, optimizer, args.state.recipe(), args.seed);
+    let clip = args.gradient.clip_norm;
+    let stored = size.gradient.map(|_| Accumulation::new(&model, plan, &training, clip, args.seed));
+    Ok((model, adam, stored))
+}
+
+/// The model of a checkpoint of a run with these settings, as it was trained.
+pub(crate) fn restore(
+    args: &TrainArgs,
+    checkpoint: &Checkpoint,
+    snapshot: &Snapshot,
+) -> Result<Training<Cpu>> {
+    let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
+    // No step is taken: the smallest will do.
+    let size = Size {
+        batch: 1,
+        gradient: None,
+        recompute: RecomputeArg::Layer,
+        ..size(args, checkpoint, 2, &encoding)
+    };
+    let plan = size.fitting(&args.model)?;
+    let (mut model, adam, _) = on_device(args, checkpoint, &size, &plan)?;
+    snapshot.read_part("state", |from| adam.restore(&mut model.backend, from))?;
+    Ok(model)
 }
 
 fn bind(args: &TrainArgs, checkpoint: &Checkpoint, feed: &Feed, speech: &Speech, length: usize) -> Binding {

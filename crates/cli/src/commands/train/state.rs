@@ -7,12 +7,14 @@ use halfbyte_formats::state::moment::Moment;
 use halfbyte_ops::CacheFormat;
 use halfbyte_ops::update::Recipe;
 use halfbyte_plan::WeightChoice;
+use serde::{Serialize, Serializer};
 
-use crate::device::parse_scales;
+use crate::device::{parse_scales, scales_name};
 use crate::failure::{Failure, Result};
 
 /// How weights are kept between steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum State {
     /// NVFP4 with a remainder of eight bits: 2.1 bytes a parameter, moments included
     Default,
@@ -27,21 +29,26 @@ pub(crate) enum State {
 }
 
 /// How first moments are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Moments {
     /// Four bits, in blocks of 16
     #[value(name = "4")]
+    #[serde(rename = "4")]
     Four,
     /// Eight bits, in blocks of 16
     #[value(name = "8")]
+    #[serde(rename = "8")]
     Eight,
     /// f32
     #[value(name = "32")]
+    #[serde(rename = "32")]
     Float,
 }
 
 /// How second moments are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Second {
     /// Means of rows times means of columns; one number per row of the embedding and the head
     Factored,
@@ -49,7 +56,7 @@ pub(crate) enum Second {
     Full,
 }
 
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug, Serialize)]
 pub(crate) struct StateArgs {
     /// How weights are kept between steps
     #[arg(long, value_enum, value_name = "STATE", default_value = "default")]
@@ -63,6 +70,7 @@ pub(crate) struct StateArgs {
     /// How NVFP4 block scales are chosen at the start, with a bf16 or f32 state also after every
     /// step: nearest, four-over-six, search
     #[arg(long, default_value = "nearest", value_name = "RULE", value_parser = parse_scales)]
+    #[serde(serialize_with = "write_scales")]
     pub(crate) scales: Scales,
 }
 
@@ -74,7 +82,7 @@ impl StateArgs {
         Ok(())
     }
 
-    pub(super) fn recipe(&self) -> Recipe {
+    pub(crate) fn recipe(&self) -> Recipe {
         let kept = match self.state {
             State::Default | State::AllF32 => Recipe::DEFAULT,
             State::Lean => Recipe::LEAN,
@@ -96,4 +104,15 @@ impl StateArgs {
             _ => (WeightChoice::Nvfp4, CacheFormat::Bf16),
         }
     }
+
+    /// The same with the smallest state, where this is not it.
+    pub(super) fn lean(&self) -> Option<StateArgs> {
+        let lean =
+            StateArgs { state: State::Lean, moments: Moments::Four, second: Second::Factored, ..*self };
+        (self.recipe() != lean.recipe()).then_some(lean)
+    }
+}
+
+fn write_scales<S: Serializer>(scales: &Scales, to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.serialize_str(scales_name(*scales))
 }

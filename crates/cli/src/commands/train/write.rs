@@ -1,32 +1,32 @@
 //! What a run leaves: the model as a ModelOpt directory, with exactly the codes it was trained in
 //! (as a plain one in f32, where nothing was quantised), and the report.
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use halfbyte_checkpoint::{Encoding, Format, Output, OutputTensor, Sink, TensorName, create};
-use halfbyte_model::training::Learnt;
+use halfbyte_checkpoint::{Checkpoint, Encoding, Format, Output, OutputTensor, Sink, TensorName, create};
+use halfbyte_cpu::Cpu;
+use halfbyte_model::training::{Learnt, Training};
 use halfbyte_ops::tensor::BLOCK;
-use halfbyte_ops::{Backend, Buffer, Rows, Weight, WeightFormat};
-use halfbyte_plan::{Name, Value, WeightChoice};
-use halfbyte_train::{Record, Report, html};
+use halfbyte_ops::{Backend, Rows, Weight, WeightFormat};
+use halfbyte_train::{Record, Report};
 
 use super::TrainArgs;
 use super::setup::Setup;
 use crate::commands::convert::carry_text;
 use crate::failure::{Code, Failure, Result};
 
-pub(super) fn model(args: &TrainArgs, setup: &mut Setup) -> Result<PathBuf> {
-    let path = args.out.join("model");
-    let architecture = setup.checkpoint.architecture.clone();
+/// Writes a trained model; all that is no weight comes from the model it began with.
+pub(crate) fn model(model: &mut Training<Cpu>, began: &Checkpoint, path: &Path) -> Result<()> {
+    let architecture = &began.architecture;
     let names = architecture.tensor_names();
-    let encoding = |name: TensorName| match setup.model.tensor(name) {
+    let encoding = |name: TensorName| match model.tensor(name) {
         Some(Learnt::Matrix(weight)) if weight.format == WeightFormat::Nvfp4 => Encoding::Nvfp4,
         // Eight bits times a power of two are exact in bf16.
         Some(Learnt::Matrix(weight)) if weight.format == WeightFormat::Int8 => Encoding::Bf16,
         _ => Encoding::F32,
     };
-    let format = match setup.plan.settings.weights {
-        WeightChoice::F32 => Format::HuggingFace,
+    let format = match model.tensor(TensorName::Embedding) {
+        Some(Learnt::Matrix(table)) if table.format == WeightFormat::F32 => Format::HuggingFace,
         _ => Format::ModelOpt,
     };
     let tensor = |name: &TensorName| OutputTensor {
@@ -37,58 +37,45 @@ pub(super) fn model(args: &TrainArgs, setup: &mut Setup) -> Result<PathBuf> {
     let output = Output {
         architecture: architecture.clone(),
         tensors: names.iter().map(tensor).collect(),
-        text: carry_text(&setup.checkpoint, format)?,
+        text: carry_text(began, format)?,
         dat: None,
     };
-    let mut sink = create(&path, format, output)?;
-    let free = setup.plan.buffer(Name::Value(Value::Gradient)).unwrap_or_default();
+    let mut sink = create(path, format, output)?;
     for (index, name) in names.iter().enumerate() {
-        match setup.model.tensor(*name) {
-            Some(Learnt::Matrix(weight)) => {
-                matrix(&mut setup.model.backend, &weight, free, index, &mut *sink)?;
-            }
+        match model.tensor(*name) {
+            Some(Learnt::Matrix(weight)) => matrix(model, &weight, index, &mut *sink)?,
             Some(Learnt::Vector(vector)) => {
                 let mut values = vec![0.0; vector.len];
-                setup.model.backend.read(Rows::new(vector.buffer, 1, vector.len), &mut values)?;
+                model.backend.read(Rows::new(vector.buffer, 1, vector.len), &mut values)?;
                 sink.write_rows(index, 0, &values)?;
             }
             None => return Err(Failure::new(Code::Failed, format!("{name} is not on the device"))),
         }
     }
     sink.finish()?;
-    Ok(path)
+    Ok(())
 }
 
-/// `free` has room for a row.
-fn matrix(
-    backend: &mut impl Backend,
-    weight: &Weight,
-    free: Buffer,
-    index: usize,
-    sink: &mut dyn Sink,
-) -> Result<()> {
+fn matrix(model: &mut Training<Cpu>, weight: &Weight, index: usize, sink: &mut dyn Sink) -> Result<()> {
     let (columns, blocks) = (weight.columns, weight.columns.div_ceil(BLOCK));
     let (mut codes, mut scales) = (vec![0; blocks * BLOCK / 2], vec![0; blocks]);
     let mut values = vec![0.0; columns];
     for row in 0..weight.rows {
         if weight.format == WeightFormat::Nvfp4 {
-            let global = backend.read_row(weight, row, &mut codes, &mut scales)?;
+            let global = model.backend.read_row(weight, row, &mut codes, &mut scales)?;
             if row == 0 {
                 sink.set_global(index, global)?;
             }
             sink.write_nvfp4(index, row, &codes[..columns / 2], &scales)?;
         } else {
-            // The values of a row are what a token of that number would begin with.
-            let decoded = Rows::new(free, 1, columns);
-            backend.embed(&[row as u32], weight, decoded)?;
-            backend.read(decoded, &mut values)?;
+            model.read_values(weight, row, &mut values)?;
             sink.write_rows(index, row, &values)?;
         }
     }
     Ok(())
 }
 
-pub(super) fn report(args: &TrainArgs, setup: &Setup, records: &[Record]) -> String {
+pub(super) fn report(args: &TrainArgs, setup: &Setup, records: Vec<Record>) -> Report {
     let a = &setup.checkpoint.architecture;
     let state = setup.adam.state_bytes() as f64 / a.parameters() as f64;
     let facts = [
@@ -107,12 +94,12 @@ pub(super) fn report(args: &TrainArgs, setup: &Setup, records: &[Record]) -> Str
         ("batch", format!("{} sequences of {} tokens", args.batch, setup.length)),
         ("gradient", args.gradient.to_string()),
     ];
-    html(&Report {
+    Report {
         title: format!("Training of {}", args.model.display()),
         ending: format!("{} steps taken", records.len()),
         facts: facts.map(|(name, value)| (name.to_string(), value)).to_vec(),
         command: std::env::args().collect::<Vec<_>>().join(" "),
-        records: records.to_vec(),
+        records,
         ..Report::default()
-    })
+    }
 }

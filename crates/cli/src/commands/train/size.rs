@@ -1,0 +1,185 @@
+//! What a training step takes: one plan, for `plan --train` and for `train`.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
+use halfbyte_cpu::TrainingNeed;
+use halfbyte_ops::accumulate::Storage;
+use halfbyte_plan::{
+    Change, Fit, Group, Name, Plan, Recompute, Settings, TrainingSettings, fit, memory, plan_training,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::state::StateArgs;
+use crate::commands::plan::Table;
+use crate::device::lacking;
+use crate::failure::{Code, Failure, Result};
+use crate::output::bytes;
+
+/// Words of the vocabulary whose logits exist at a time.
+const WORDS: usize = 2048;
+/// Tokens by which a sequence is shortened to make a plan fit.
+const STRIDE: usize = 64;
+/// More than any machine trains at once; so that sizes can be multiplied.
+pub(super) const MOST_SEQUENCES: usize = 1 << 16;
+
+/// Everything that the size of a step depends on.
+#[derive(Clone, Copy)]
+pub(crate) struct Size<'a> {
+    pub(crate) architecture: &'a Architecture,
+    pub(crate) encoding: &'a dyn Fn(TensorName) -> Option<Encoding>,
+    pub(crate) state: StateArgs,
+    pub(crate) threads: usize,
+    /// Sequences of a step.
+    pub(crate) batch: usize,
+    /// Tokens of a sequence.
+    pub(crate) length: usize,
+    /// How gradients are stored until a step knows all of them.
+    pub(crate) gradient: Option<Storage>,
+    /// What is computed again on the way back.
+    pub(crate) recompute: RecomputeArg,
+}
+
+/// What is computed again on the way back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RecomputeArg {
+    /// Every layer, from its input: the least memory
+    Layer,
+    /// Nothing: the values of all layers are kept, in much more memory
+    None,
+}
+
+impl Size<'_> {
+    pub(crate) fn training(&self) -> TrainingSettings {
+        let recompute = match self.recompute {
+            RecomputeArg::Layer => Recompute::Layer,
+            RecomputeArg::None => Recompute::None,
+        };
+        let (recipe, gradient) = (self.state.recipe(), self.gradient);
+        TrainingSettings { vocabulary_chunk: WORDS, recipe, gradient, recompute }
+    }
+
+    /// Every buffer of a run.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        match (1..=MOST_SEQUENCES).contains(&self.batch) {
+            true => Ok(self.arrange()),
+            false => Err(Failure::misuse(format!("--batch takes 1 to {MOST_SEQUENCES} sequences"))),
+        }
+    }
+
+    /// The plan, if this machine has room for it.
+    pub(crate) fn fitting(&self, model: &Path) -> Result<Plan> {
+        let plan = self.plan()?;
+        match self.judge(&plan) {
+            Fit::Fits => Ok(plan),
+            Fit::Lacks { bytes, changes } => Err(Failure::new(
+                Code::WouldNotFit,
+                format!("{}\n{}{}", model.display(), self.table(&plan), lacking(bytes, &changes)),
+            )),
+        }
+    }
+
+    fn arrange(&self) -> Plan {
+        let a = self.architecture;
+        let (weights, cache) = self.state.forward();
+        let settings = Settings {
+            context: self.length,
+            chunk: self.batch * self.length,
+            logit_rows: 1,
+            weights,
+            cache,
+            threads: self.threads,
+        };
+        let sides = [LayerTensor::Q, LayerTensor::O, LayerTensor::Down, LayerTensor::Gate]
+            .into_iter()
+            .flat_map(|tensor| a.shape(TensorName::Layer(0, tensor)));
+        let need = TrainingNeed {
+            tokens: settings.chunk,
+            longest: self.length,
+            widest: sides.max().unwrap_or(0).max(WORDS.min(a.vocab_size)),
+            head_dim: a.head_dim,
+            threads: self.threads,
+        };
+        plan_training(a, &settings, self.training(), self.encoding, need.bytes())
+    }
+
+    /// Judges its plan against this machine's memory.
+    pub(crate) fn judge(&self, plan: &Plan) -> Fit {
+        fit::lack(plan, memory::read()).map_or(Fit::Fits, |(bytes, budget)| {
+            let fits = |size: Size<'_>| {
+                let peak_bytes = size.arrange().peak_bytes();
+                (peak_bytes as u64 <= budget).then_some(peak_bytes)
+            };
+            let change = |flag: String| move |peak_bytes| Change { flag, peak_bytes };
+            let again = Size { recompute: RecomputeArg::Layer, ..*self };
+            let again = (self.recompute != RecomputeArg::Layer).then(|| fits(again)).flatten();
+            let batch = fit::largest(self.batch - 1, &|batch| fits(Size { batch, ..*self }));
+            let lean = self.state.lean().and_then(|state| fits(Size { state, ..*self }));
+            let shorter = (self.length - 1) / STRIDE;
+            let length = fit::largest(shorter, &|strides| fits(Size { length: strides * STRIDE, ..*self }));
+            let changes = [
+                again.map(change("--recompute layer".into())),
+                batch.map(|(batch, peak)| change(format!("--batch {batch}"))(peak)),
+                lean.map(change("--state lean".into())),
+                length.map(|(strides, peak)| change(format!("--seq {}", strides * STRIDE))(peak)),
+            ];
+            Fit::Lacks { bytes, changes: changes.into_iter().flatten().collect() }
+        })
+    }
+
+    /// The plan for people.
+    pub(crate) fn table(&self, plan: &Plan) -> String {
+        let sum = |wanted: &dyn Fn(Name) -> bool| -> u64 {
+            let of = plan.buffers.iter().filter(|planned| wanted(planned.name));
+            of.map(|planned| planned.buffer.bytes as u64).sum()
+        };
+        let group = |group| plan.group_bytes(group) as u64;
+        let remainder = sum(&|name| matches!(name, Name::Remainder(_)));
+        let first = sum(&|name| matches!(name, Name::Moment(_)));
+        let second = sum(&|name| matches!(name, Name::Second(_)));
+        let kept = group(Group::Weights) + remainder + first + second;
+        let each = kept as f64 / self.architecture.parameters() as f64;
+        let gradient = sum(&|name| name == Name::Value(halfbyte_plan::Value::Gradient));
+        let mut table = Table::default();
+        table.weights(plan);
+        table.line("remainder", remainder, "what the codes leave out, beside each weight");
+        table.line("moments", first + second, format!("first {}, second {}", bytes(first), bytes(second)));
+        table.line("kept", kept, format!("these three, between steps: {each:.2} bytes a parameter"));
+        let stored = sum(&|name| matches!(name, Name::Gradient(_)));
+        if stored > 0 {
+            table.line("gradient", stored, "of all tensors, until a step knows all of it");
+        }
+        let tokens = format!("{} × {} tokens", self.batch, self.length);
+        let cache = format!("one layer's keys and values, {}", plan.settings.cache.name());
+        table.line("cache", group(Group::Cache), cache);
+        let all = Size { recompute: RecomputeArg::None, ..*self };
+        let activations = match self.recompute {
+            RecomputeArg::Layer => {
+                let all = bytes(all.arrange().group_bytes(Group::Activations) as u64);
+                format!("{tokens}; layers are computed again on the way back (keeping all: {all})")
+            }
+            RecomputeArg::None => format!("{tokens}; those of all layers are kept"),
+        };
+        table.line("activations", group(Group::Activations), activations);
+        let scratch = format!("{} threads; gradient of one tensor, {}", self.threads, bytes(gradient));
+        table.line("scratch", group(Group::Scratch), scratch);
+        let words = WORDS.min(self.architecture.vocab_size);
+        let words = format!("{words} of {} words at a time", self.architecture.vocab_size);
+        table.line("logits chunk", group(Group::Logits), words);
+        table.total(plan);
+        table.text
+    }
+
+    /// What only a training plan says, for programs.
+    pub(crate) fn facts(&self, plan: &Plan) -> Value {
+        let kept = plan.group_bytes(Group::Weights) + plan.group_bytes(Group::State);
+        json!({
+            "batch": self.batch, "seq": self.length, "state": self.state.state, "state_bytes": kept,
+            "recompute": self.recompute,
+            "parameters": self.architecture.parameters(),
+        })
+    }
+}
