@@ -1,7 +1,5 @@
 //! `update` on tensors large enough for whole panels: the same bytes on every kernel set, whatever bytes
-//! it begins with; and what an element costs.
-
-use std::time::Instant;
+//! it begins with.
 
 use halfbyte_cpu::{Cpu, Isa};
 use halfbyte_formats::philox;
@@ -136,29 +134,5 @@ fn large_tensors_learn_the_same_bytes_on_every_set() {
         }
         // Every way was taken.
         assert!(sum.changed > 0 && sum.rescaled > 0 && sum.refused > 0 && sum.squares > 0, "{sum:?}");
-    }
-}
-
-#[test]
-#[ignore = "prints what an element costs"]
-fn speed() {
-    let (rows, columns) = (1536, 576);
-    for case in CASES {
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.available() && *isa != Isa::Scalar) {
-            let mut learning = Learning::new(isa, 1, case, (rows, columns), |_| 0.1);
-            learning.set_gradient(&numbers(4, rows * columns));
-            let mut best = f64::INFINITY;
-            for number in 1..40 {
-                let start = Instant::now();
-                learning.step(number, 1e-5, &Settings::default());
-                best = best.min(start.elapsed().as_secs_f64());
-            }
-            println!(
-                "{} {:?}: {isa} {:.2} ns an element",
-                case.0.name(),
-                case.1,
-                best * 1e9 / (rows * columns) as f64
-            );
-        }
     }
 }

@@ -82,6 +82,7 @@ fn records() -> Vec<Record> {
             held_out_loss: (step.is_multiple_of(50) || step == 1).then_some(falling + 0.06),
             learning_rate: rate,
             update_size: 0.3 * (1.0 + 0.2 * noise),
+            optimizer_seconds: 0.05,
             gradient_norm: Some(falling * (0.4 + 0.1 * noise)),
             codes_moved: rate * 1200.0 * (1.0 + 0.1 * noise),
             tokens: 1024,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
 
 use halfbyte_checkpoint::TensorName;
 use halfbyte_formats::state::{Average, SQUARES_PER_ONE, adamw};
@@ -35,6 +36,7 @@ pub struct Adam {
     rate: f64,
     tally: Tally,
     codes: u64,
+    time: Duration,
     /// Whether every gradient is looked at before it is used.
     careful: bool,
     /// The first tensor of this step whose gradient is not finite.
@@ -66,8 +68,8 @@ impl Adam {
         };
         let entries = names.iter().zip(training).enumerate().filter_map(entry).collect();
         let (step, rate, tally, codes) = (0, 0.0, Tally::default(), 0);
-        let (careful, bad, piece) = (false, None, Vec::new());
-        Adam { entries, names, settings, recipe, seed, step, rate, tally, codes, careful, bad, piece }
+        let (time, careful, bad, piece) = (Duration::ZERO, false, None, Vec::new());
+        Adam { entries, names, settings, recipe, seed, step, rate, tally, codes, time, careful, bad, piece }
     }
 
     /// Looks at every gradient before it is used: a tensor whose gradient is not finite is left as
@@ -97,12 +99,17 @@ impl Adam {
     /// Names a step, counted from 1, and its learning rate; forgets what the last one counted.
     pub fn begin(&mut self, step: u64, rate: f64) {
         (self.step, self.rate, self.tally, self.codes) = (step, rate, Tally::default(), 0);
-        self.bad = None;
+        (self.bad, self.time) = (None, Duration::ZERO);
     }
 
     /// What the step changed.
     pub fn tally(&self) -> Tally {
         self.tally
+    }
+
+    /// Time that tensors took to learn.
+    pub fn seconds(&self) -> f64 {
+        self.time.as_secs_f64()
     }
 
     /// Share of the codes that the step changed.
@@ -184,6 +191,7 @@ impl<B: Backend> Learner<B> for Adam {
             step: self.step,
             tensor: entry.number,
         };
+        let start = Instant::now();
         match entry.learnt {
             Learnt::Matrix(weight) => {
                 let second = second_of(name, &self.recipe);
@@ -196,6 +204,7 @@ impl<B: Backend> Learner<B> for Adam {
             }
             Learnt::Vector(vector) => backend.update_vector(vector, gradient, &entry.kept, &step)?,
         }
+        self.time += start.elapsed();
         Ok(())
     }
 }

@@ -140,6 +140,7 @@ mod tests {
             held_out_loss: None,
             learning_rate: 4.1e-5,
             update_size: 1e-4,
+            optimizer_seconds: 0.1,
             gradient_norm: None,
             codes_moved: 0.0591,
             tokens: 1024,

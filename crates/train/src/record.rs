@@ -34,6 +34,9 @@ pub struct Record {
     /// Length of the step.
     #[serde(deserialize_with = "number")]
     pub seconds: f64,
+    /// Of it, those in which tensors learnt.
+    #[serde(default, deserialize_with = "number")]
+    pub optimizer_seconds: f64,
     /// Tokens over seconds.
     #[serde(deserialize_with = "number")]
     pub tokens_per_second: f64,
@@ -96,6 +99,7 @@ mod tests {
             codes_moved: 0.059,
             tokens: 1024,
             trained_tokens: 700,
+            optimizer_seconds: 0.02,
             seconds: 0.05625,
             tokens_per_second: 18_204.0,
             ceiling_share: Some(0.74),

@@ -66,6 +66,7 @@ fn record(step: u64, loss: f64) -> Record {
         held_out_loss,
         learning_rate: 1e-5,
         update_size: 2e-4,
+        optimizer_seconds: 0.1,
         gradient_norm: Some(1.5),
         codes_moved: 0.05,
         tokens: 1000,

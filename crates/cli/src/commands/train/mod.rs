@@ -324,6 +324,7 @@ fn take_step(args: &TrainArgs, setup: &mut Setup, course: &Course) -> Result<(Re
         learning_rate: rate,
         update_size: setup.adam.update_size(),
         gradient_norm,
+        optimizer_seconds: setup.adam.seconds(),
         codes_moved: setup.adam.codes_moved(),
         tokens: tokens as u64,
         trained_tokens: batches.iter().map(|batch| batch.trained() as u64).sum(),
