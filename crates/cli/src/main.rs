@@ -8,6 +8,7 @@ mod coding;
 mod commands;
 mod corpus;
 mod device;
+mod embedded;
 mod failure;
 mod language;
 mod output;
@@ -29,7 +30,7 @@ use failure::Result;
     version,
     term_width = 100,
     arg_required_else_help = true,
-    after_help = "Start here: halfbyte inspect MODEL, then halfbyte chat MODEL"
+    after_help = "Start here: halfbyte demo"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -51,6 +52,7 @@ enum Command {
     Data(commands::data::DataArgs),
     Train(commands::train::TrainArgs),
     Bench(commands::bench::BenchArgs),
+    Demo(commands::demo::DemoArgs),
     /// Print completions for a shell
     #[command(after_help = "Examples:
   halfbyte completions bash > ~/.local/share/bash-completion/completions/halfbyte
@@ -87,6 +89,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Data(args) => commands::data::run(args),
         Command::Train(args) => commands::train::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Demo(args) => commands::demo::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Arguments::command(), "halfbyte", &mut std::io::stdout());
             Ok(())

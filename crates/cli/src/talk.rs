@@ -15,7 +15,8 @@ use halfbyte_generate::{
 use halfbyte_plan::{Plan, memory};
 use serde_json::{Value, json};
 
-use crate::device::{self, ComputeArgs, ModelArg};
+use crate::device::{self, ComputeArgs};
+use crate::embedded::ModelArg;
 use crate::failure::{Code, Failure, Result};
 use crate::language;
 use crate::output::{Progress, bytes, grouped};

@@ -5,7 +5,7 @@ mod program;
 
 use std::path::PathBuf;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 19] = [
     "",
     "inspect",
     "convert",
@@ -20,8 +20,11 @@ const COMMANDS: [&str; 16] = [
     "data",
     "data inspect",
     "data generate",
+    "data dialogues",
+    "data tokenizer",
     "train",
     "bench",
+    "demo",
 ];
 
 fn help(command: &str) -> String {

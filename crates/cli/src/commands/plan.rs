@@ -9,6 +9,7 @@ use halfbyte_plan::{Fit, Group, Plan, memory};
 use serde_json::json;
 
 use crate::device::{ComputeArgs, judge, lacking, make_plan};
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{self, bytes};
 
@@ -19,7 +20,7 @@ use crate::output::{self, bytes};
   halfbyte plan Qwen3-4B/config.json --context 32768 --cache int8 --json")]
 pub(crate) struct PlanArgs {
     /// A model, or a config.json alone
-    #[arg(value_name = "MODEL|config.json")]
+    #[arg(value_name = "MODEL|config.json", default_value = embedded::NAME)]
     model: PathBuf,
     #[command(flatten)]
     compute: ComputeArgs,
@@ -56,7 +57,7 @@ fn architecture(path: &Path) -> Result<(Architecture, Option<Checkpoint>)> {
     if path.extension().is_some_and(|extension| extension == "json") {
         return Ok((Architecture::from_config_file(path)?, None));
     }
-    let checkpoint = Checkpoint::open(path)?;
+    let checkpoint = embedded::open(path)?;
     Ok((checkpoint.architecture.clone(), Some(checkpoint)))
 }
 

@@ -5,19 +5,23 @@
 mod ask;
 mod judge;
 mod reader;
-mod report;
+pub(crate) mod report;
 mod spec;
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::device::{ComputeArgs, ModelArg};
+use crate::device::ComputeArgs;
+use crate::embedded::ModelArg;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{self, Progress};
-use ask::Speaker;
-use judge::{Broken, Distance, Said, judge};
-use spec::{Group, Spec};
+use judge::{Broken, Distance, judge};
+use spec::Group;
+
+pub(crate) use ask::Speaker;
+pub(crate) use judge::Said;
+pub(crate) use spec::Spec;
 
 /// Check a model's replies against rules
 #[derive(Args, Debug)]
@@ -60,7 +64,7 @@ pub(crate) struct Verdict<'a> {
 
 impl Verdict<'_> {
     /// Phrasings that keep every rule.
-    fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         self.answers.iter().filter(|answer| answer.broken.is_empty()).count()
     }
 

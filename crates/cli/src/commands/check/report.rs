@@ -1,8 +1,10 @@
 //! What a check found: the answer, the table, then every phrasing that failed; or all of it as JSON.
 
+use halfbyte_train::Check;
 use serde_json::{Value, json};
 
 use super::{Answer, Verdict};
+use crate::output::width;
 
 /// Characters of a reply in the text; JSON has all of it.
 const SHOWN: usize = 400;
@@ -56,12 +58,6 @@ pub(crate) fn table(verdicts: &[Verdict<'_>]) -> String {
     out
 }
 
-/// Columns on a terminal, where Chinese characters take two.
-fn width(text: &str) -> usize {
-    let wide = |c: char| matches!(c, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{d7ff}' | '\u{f900}'..='\u{faff}' | '\u{ff00}'..='\u{ff60}' | '\u{1f300}'..='\u{1faff}' | '\u{20000}'..='\u{3ffff}');
-    text.chars().map(|c| 1 + usize::from(wide(c))).sum()
-}
-
 /// A phrasing, its reply and the rules it breaks.
 fn failed(verdict: &Verdict<'_>, answer: &Answer) -> String {
     let mut out = String::new();
@@ -105,6 +101,21 @@ fn shown(text: &str) -> String {
         out.push_str("(empty)");
     }
     out
+}
+
+/// One row for each group, for a run's report.
+pub(crate) fn checks(verdicts: &[Verdict<'_>]) -> Vec<Check> {
+    let check = |verdict: &Verdict<'_>| {
+        let worst = verdict.worst().map(|worst| format!(", worst KL {worst:.4}")).unwrap_or_default();
+        let limit = verdict.group.rules.max_kl.map(|limit| format!(", KL {limit}")).unwrap_or_default();
+        Check {
+            name: verdict.group.name.clone(),
+            result: format!("{}/{} phrasings{worst}", verdict.kept(), verdict.answers.len()),
+            limit: format!("{} phrasings{limit}", verdict.group.pass),
+            passed: verdict.passed(),
+        }
+    };
+    verdicts.iter().map(check).collect()
 }
 
 /// For programs: everything.

@@ -13,17 +13,19 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use halfbyte_model::training::Batch;
 use halfbyte_ops::update::Recipe;
-use halfbyte_plan::memory;
+use halfbyte_plan::{Plan, memory};
 use halfbyte_text::dataset::{HeldOut, Position};
 use halfbyte_text::packing::Sequence;
 use halfbyte_train::{
-    DataPosition, Decay, GroupSettings, Live, Progress, RateScale, Record, RunFolder, SpikeWatch, WarmUp,
+    DataPosition, Decay, GroupSettings, Live, Progress, RateScale, Record, Report, RunFolder, SpikeWatch,
+    WarmUp, html,
 };
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::corpus::CorpusArgs;
 use crate::device::{parse_isa, parse_scales};
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::signals;
 use setup::Setup;
@@ -60,7 +62,7 @@ is a ModelOpt NVFP4 directory: talk to it with `halfbyte chat run/model`, turn i
 with `halfbyte convert run/model OUT --to gguf|hf|dat`. Ctrl-C saves and stops; --resume goes on.")]
 pub(crate) struct TrainArgs {
     /// The model to begin with: a Hugging Face directory, a .gguf, or a .dat
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", default_value = embedded::NAME)]
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) corpus: CorpusArgs,
@@ -157,11 +159,46 @@ impl TrainArgs {
     }
 }
 
+/// What a run came to. The report is the caller's to complete and to write.
+pub(crate) struct Done {
+    pub(crate) folder: RunFolder,
+    pub(crate) report: Report,
+    pub(crate) model: PathBuf,
+    plan: Plan,
+    state_bytes: u64,
+    parameters: u64,
+}
+
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
+    let done = train(args, &mut |_, _| ())?;
+    let (model, report) = (done.model, done.folder.write_report(&html(&done.report))?);
+    let loss = |record: Option<&Record>| record.map_or(f64::NAN, |record| record.loss);
+    let (first, last) = (loss(done.report.records.first()), loss(done.report.records.last()));
+    match args.json {
+        true => crate::output::json(&json!({
+            "steps": args.steps, "first_loss": first, "last_loss": last,
+            "state_bytes": done.state_bytes, "parameters": done.parameters,
+            "peak_bytes_planned": done.plan.peak_bytes(), "peak_bytes_measured": memory::peak_resident(),
+            "model": model, "report": report,
+        })),
+        false => println!(
+            "loss    {first:.3} -> {last:.3} in {} steps\nmodel   {}   talk to it: halfbyte chat {}\nreport  {}",
+            args.steps,
+            model.display(),
+            model.display(),
+            report.display()
+        ),
+    }
+    Ok(())
+}
+
+/// Trains; `ready` sees the plan and the bytes of the state before the first step.
+pub(crate) fn train(args: &TrainArgs, ready: &mut dyn FnMut(&Plan, u64)) -> Result<Done> {
     args.check()?;
     // The step is finished and saved.
     let interrupt = signals::watch(&[SIGINT, SIGTERM])?;
     let mut setup = Setup::new(args)?;
+    ready(&setup.plan, setup.adam.state_bytes());
     let (mut folder, mut records, mut step) = open_folder(args, &mut setup)?;
     let mut live = Live::new(args.steps);
     let mut spikes = SpikeWatch::default();
@@ -192,26 +229,14 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     }
     clear_line();
     let model = write::model(args, &mut setup)?;
-    let report = folder.write_report(&write::report(args, &setup, &records))?;
-    let last = records.last().map_or(f64::NAN, |record| record.loss);
-    let first = records.first().map_or(f64::NAN, |record| record.loss);
-    match args.json {
-        true => crate::output::json(&json!({
-            "steps": args.steps, "first_loss": first, "last_loss": last,
-            "state_bytes": setup.adam.state_bytes(),
-            "parameters": setup.checkpoint.architecture.parameters(),
-            "peak_bytes_planned": setup.plan.peak_bytes(), "peak_bytes_measured": memory::peak_resident(),
-            "model": model, "report": report,
-        })),
-        false => println!(
-            "loss    {first:.3} -> {last:.3} in {} steps\nmodel   {}   talk to it: halfbyte chat {}\nreport  {}",
-            args.steps,
-            model.display(),
-            model.display(),
-            report.display()
-        ),
-    }
-    Ok(())
+    Ok(Done {
+        report: write::report(args, &setup, records),
+        model,
+        folder,
+        state_bytes: setup.adam.state_bytes(),
+        parameters: setup.checkpoint.architecture.parameters(),
+        plan: setup.plan,
+    })
 }
 
 /// A new folder, or one to go on with: the records and the step so far.

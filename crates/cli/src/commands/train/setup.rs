@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{TrainArgs, batch};
 use crate::corpus::{Speech, today};
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{Progress, bytes};
 
@@ -34,7 +35,7 @@ pub(super) struct Setup {
 
 impl Setup {
     pub(super) fn new(args: &TrainArgs) -> Result<Setup> {
-        let checkpoint = Checkpoint::open(&args.model)?;
+        let checkpoint = embedded::open(&args.model)?;
         let architecture = checkpoint.architecture.clone();
         let speech = Speech::new(&checkpoint, args.corpus.no_think, today())?;
         let length = args.corpus.length(architecture.max_context)?;

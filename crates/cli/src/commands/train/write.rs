@@ -8,7 +8,7 @@ use halfbyte_formats::int8_block;
 use halfbyte_model::training::Learnt;
 use halfbyte_ops::tensor::BLOCK;
 use halfbyte_ops::{Backend, Rows, Weight, WeightFormat};
-use halfbyte_train::{Record, Report, html};
+use halfbyte_train::{Record, Report};
 
 use super::TrainArgs;
 use super::setup::Setup;
@@ -74,7 +74,7 @@ fn matrix(backend: &mut impl Backend, weight: &Weight, index: usize, sink: &mut 
     Ok(())
 }
 
-pub(super) fn report(args: &TrainArgs, setup: &Setup, records: &[Record]) -> String {
+pub(super) fn report(args: &TrainArgs, setup: &Setup, records: Vec<Record>) -> Report {
     let a = &setup.checkpoint.architecture;
     let state = setup.adam.state_bytes() as f64 / a.parameters() as f64;
     let facts = [
@@ -92,12 +92,12 @@ pub(super) fn report(args: &TrainArgs, setup: &Setup, records: &[Record]) -> Str
         ("kept between steps", format!("{state:.2} bytes a parameter, weights included")),
         ("batch", format!("{} sequences of {} tokens", args.batch, setup.length)),
     ];
-    html(&Report {
+    Report {
         title: format!("Training of {}", args.model.display()),
         ending: format!("{} steps taken", records.len()),
         facts: facts.map(|(name, value)| (name.to_string(), value)).to_vec(),
         command: std::env::args().collect::<Vec<_>>().join(" "),
-        records: records.to_vec(),
+        records,
         ..Report::default()
-    })
+    }
 }
