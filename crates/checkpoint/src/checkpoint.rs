@@ -120,6 +120,11 @@ impl Checkpoint {
         }
     }
 
+    /// Opens a GGUF file that is part of the program; `name` stands for it in messages.
+    pub fn embedded(name: &Path, gguf: &'static [u8]) -> Result<Checkpoint, Error> {
+        gguf::open_memory(name, gguf)
+    }
+
     /// Opens as `open` does, and reads tensors past the page cache where the file system can.
     /// For machines whose GPU shares the memory the cache would take.
     pub fn open_direct(path: &Path) -> Result<Checkpoint, Error> {

@@ -1,5 +1,5 @@
-//! Positioned reads of a file, through the page cache or past it. No memory map: a file that
-//! shrinks while it is read gives an error, not a signal.
+//! Positioned reads of a file, through the page cache or past it, or of bytes that are part of the
+//! program. No memory map: a file that shrinks while it is read gives an error, not a signal.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,9 +16,15 @@ const DIRECT_CHUNK: usize = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     path: PathBuf,
-    file: File,
-    direct: Option<File>,
+    place: Place,
     len: u64,
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+enum Place {
+    Disk { file: File, direct: Option<File> },
+    Memory(&'static [u8]),
 }
 
 impl SourceFile {
@@ -36,7 +42,12 @@ impl SourceFile {
         }
         let file = File::open(path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
-        Ok(SourceFile { path: path.to_path_buf(), file, direct: None, len })
+        Ok(SourceFile { path: path.to_path_buf(), place: Place::Disk { file, direct: None }, len })
+    }
+
+    /// Bytes that need no opening; `name` stands for them in messages.
+    pub(crate) fn memory(name: &Path, bytes: &'static [u8]) -> SourceFile {
+        SourceFile { path: name.to_path_buf(), place: Place::Memory(bytes), len: bytes.len() as u64 }
     }
 
     /// Length when it was opened.
@@ -51,8 +62,11 @@ impl SourceFile {
 
     /// Reads past the page cache from now on, where the file system can; else nothing changes.
     pub(crate) fn use_direct_reads(&mut self) -> Result<(), Error> {
+        let Place::Disk { direct, .. } = &mut self.place else {
+            return Ok(());
+        };
         match open_direct(&self.path) {
-            Ok(file) => self.direct = file,
+            Ok(file) => *direct = file,
             // tmpfs and some network file systems refuse the flag; the cache is then the only way.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
             Err(error) => return Err(Error::io(&self.path, "open for direct reads", error)),
@@ -71,9 +85,16 @@ impl SourceFile {
                 "the copy is incomplete: copy this file again",
             ));
         }
-        let result = match &self.direct {
-            Some(direct) if out.len() >= ALIGNMENT => self.read_direct(direct, offset, out),
-            _ => read_exact_at(&self.file, offset, out),
+        let result = match &self.place {
+            Place::Memory(bytes) => {
+                let start = offset as usize;
+                out.copy_from_slice(&bytes[start..start + out.len()]);
+                Ok(())
+            }
+            Place::Disk { file, direct: Some(direct) } if out.len() >= ALIGNMENT => {
+                read_direct(file, direct, offset, out)
+            }
+            Place::Disk { file, .. } => read_exact_at(file, offset, out),
         };
         result.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => Error::input(
@@ -85,32 +106,32 @@ impl SourceFile {
             _ => Error::io(&self.path, &format!("read at offset {offset}"), error),
         })
     }
+}
 
-    /// Reads aligned chunks into an aligned bounce buffer and copies the wanted part out.
-    fn read_direct(&self, direct: &File, mut offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let wanted = out.len().min(DIRECT_CHUNK) + 2 * ALIGNMENT;
-        let wanted = wanted.next_multiple_of(ALIGNMENT);
-        let mut storage = vec![0u8; wanted + ALIGNMENT];
-        let start = storage.as_ptr().align_offset(ALIGNMENT);
-        let Some(buffer) = storage.get_mut(start..start + wanted) else {
-            return read_exact_at(&self.file, offset, out);
-        };
-        let mut filled = 0;
-        while filled < out.len() {
-            let skip = (offset % ALIGNMENT as u64) as usize;
-            let chunk = (skip + out.len() - filled).next_multiple_of(ALIGNMENT);
-            let chunk = chunk.min(wanted);
-            let got = read_some_at(direct, offset - skip as u64, &mut buffer[..chunk])?;
-            let useful = got.saturating_sub(skip).min(out.len() - filled);
-            if useful == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            out[filled..filled + useful].copy_from_slice(&buffer[skip..skip + useful]);
-            filled += useful;
-            offset += useful as u64;
+/// Reads aligned chunks into an aligned bounce buffer and copies the wanted part out.
+fn read_direct(file: &File, direct: &File, mut offset: u64, out: &mut [u8]) -> io::Result<()> {
+    let wanted = out.len().min(DIRECT_CHUNK) + 2 * ALIGNMENT;
+    let wanted = wanted.next_multiple_of(ALIGNMENT);
+    let mut storage = vec![0u8; wanted + ALIGNMENT];
+    let start = storage.as_ptr().align_offset(ALIGNMENT);
+    let Some(buffer) = storage.get_mut(start..start + wanted) else {
+        return read_exact_at(file, offset, out);
+    };
+    let mut filled = 0;
+    while filled < out.len() {
+        let skip = (offset % ALIGNMENT as u64) as usize;
+        let chunk = (skip + out.len() - filled).next_multiple_of(ALIGNMENT);
+        let chunk = chunk.min(wanted);
+        let got = read_some_at(direct, offset - skip as u64, &mut buffer[..chunk])?;
+        let useful = got.saturating_sub(skip).min(out.len() - filled);
+        if useful == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(())
+        out[filled..filled + useful].copy_from_slice(&buffer[skip..skip + useful]);
+        filled += useful;
+        offset += useful as u64;
     }
+    Ok(())
 }
 
 fn read_some_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {

@@ -1,6 +1,6 @@
 //! From flags to a decoder on a device. The only place that names a backend.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
 use halfbyte_checkpoint::{Architecture, Checkpoint, Encoding, LayerTensor, TensorName};
@@ -10,6 +10,7 @@ use halfbyte_model::{Decoder, fill, load};
 use halfbyte_ops::CacheFormat;
 use halfbyte_plan::{Change, Fit, Name, Plan, Settings, WeightChoice, fit, memory, plan};
 
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{Progress, bytes};
 
@@ -138,7 +139,7 @@ pub(crate) struct Opened {
 /// Opens a model, plans, refuses what does not fit, loads.
 pub(crate) fn open(path: &Path, args: &ComputeArgs, logit_rows: usize) -> Result<Opened> {
     let isa = args.isa()?;
-    let checkpoint = Checkpoint::open(path)?;
+    let checkpoint = embedded::open(path)?;
     let architecture = checkpoint.architecture.clone();
     let settings = args.settings(&architecture, logit_rows)?;
     let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
@@ -222,12 +223,4 @@ pub(crate) fn lacking(lack: u64, changes: &[Change]) -> String {
         true => format!("does not fit by {}; no flag makes it fit: a smaller model would", bytes(lack)),
         false => format!("does not fit by {}. Smallest change that fits: {}", bytes(lack), list.join(" or ")),
     }
-}
-
-/// MODEL on the command line.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct ModelArg {
-    /// A Hugging Face directory, a .gguf, or a .dat with its config.json beside it
-    #[arg(value_name = "MODEL")]
-    pub(crate) model: PathBuf,
 }

@@ -10,6 +10,7 @@ mod config;
 mod corpus;
 mod date;
 mod device;
+mod embedded;
 mod failure;
 mod language;
 mod output;
@@ -31,7 +32,7 @@ use failure::Result;
     version,
     term_width = 100,
     arg_required_else_help = true,
-    after_help = "Start here: halfbyte inspect MODEL, then halfbyte chat MODEL"
+    after_help = "Start here: halfbyte demo"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -54,6 +55,7 @@ enum Command {
     Train(Box<commands::train::TrainArgs>),
     Export(commands::export::ExportArgs),
     Bench(commands::bench::BenchArgs),
+    Demo(commands::demo::DemoArgs),
     /// Print completions for a shell
     #[command(after_help = "Examples:
   halfbyte completions bash > ~/.local/share/bash-completion/completions/halfbyte
@@ -91,6 +93,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Train(args) => commands::train::run(args),
         Command::Export(args) => commands::export::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Demo(args) => commands::demo::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Arguments::command(), "halfbyte", &mut std::io::stdout());
             Ok(())

@@ -49,6 +49,12 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
+/// Columns on a terminal, where Chinese characters take two.
+pub(crate) fn width(text: &str) -> usize {
+    let wide = |c: char| matches!(c, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{d7ff}' | '\u{f900}'..='\u{faff}' | '\u{ff00}'..='\u{ff60}' | '\u{1f300}'..='\u{1faff}' | '\u{20000}'..='\u{3ffff}');
+    text.chars().map(|c| 1 + usize::from(wide(c))).sum()
+}
+
 /// Prints a value as JSON, for programs.
 pub(crate) fn json(value: &impl serde::Serialize) {
     match serde_json::to_string_pretty(value) {

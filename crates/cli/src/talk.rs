@@ -14,7 +14,8 @@ use halfbyte_generate::{
 use halfbyte_plan::{Plan, memory};
 use serde_json::{Value, json};
 
-use crate::device::{self, ComputeArgs, ModelArg, scales_name};
+use crate::device::{self, ComputeArgs, scales_name};
+use crate::embedded::ModelArg;
 use crate::failure::{Code, Failure, Result};
 use crate::language;
 use crate::output::{Progress, bytes, grouped};

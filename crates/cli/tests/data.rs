@@ -1,4 +1,4 @@
-//! `data inspect` and `data generate` as a person calls them.
+//! `halfbyte data` as a person calls it.
 
 mod program;
 mod toy;
@@ -163,4 +163,21 @@ fn what_cannot_be_generated_is_refused_before_any_work() {
         assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
         assert!(!std::path::Path::new(&tsv).exists());
     }
+}
+
+#[test]
+fn a_model_from_nothing_gets_a_tokenizer_of_its_own() {
+    let toy = Toy::new("data-tokenizer");
+    let rows = toy.path("dialogues.jsonl");
+    let made = halfbyte(&["data", "dialogues", "--rows", "300", "--out", &rows]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let model = toy.path("model");
+    let made = halfbyte(&["data", "tokenizer", "--data", &rows, "--size", "260", "--out", &model]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    // As many tokens as the toy has rows: it can be asked in them at once.
+    let asked = halfbyte(&["run", &model, "--prompt", "你是誰", "--max-tokens", "2"]);
+    assert!(asked.status.success(), "{}", text(&asked.stderr));
+    let small = halfbyte(&["data", "tokenizer", "--data", &rows, "--size", "200", "--out", &model]);
+    assert_eq!(small.status.code(), Some(2));
+    assert!(text(&small.stderr).contains("at least 259"));
 }

@@ -5,7 +5,7 @@ mod program;
 
 use std::path::PathBuf;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 20] = [
     "",
     "inspect",
     "convert",
@@ -20,9 +20,12 @@ const COMMANDS: [&str; 17] = [
     "data",
     "data inspect",
     "data generate",
+    "data dialogues",
+    "data tokenizer",
     "train",
     "export",
     "bench",
+    "demo",
 ];
 
 fn help(command: &str) -> String {

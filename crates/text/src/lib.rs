@@ -28,6 +28,7 @@ mod stream;
 mod template_filters;
 mod template_source;
 mod tokenizer;
+mod vocabulary;
 
 pub use chat_template::{ChatTemplate, Message};
 pub use error::Error;
@@ -35,3 +36,4 @@ pub use gguf_vocabulary::{GgufVocabulary, gguf_from_tokenizer_json};
 pub use stop::{Stop, StopMatcher};
 pub use stream::Stream;
 pub use tokenizer::Tokenizer;
+pub use vocabulary::train_tokenizer;

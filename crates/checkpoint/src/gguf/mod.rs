@@ -24,16 +24,27 @@ use crate::names::{LayerTensor, TensorName};
 use crate::sink::{Output, Sink};
 use crate::tensor::{Encoding, Tensor};
 use crate::text_files::{GgufMetadata, TextFiles};
-use header::{TensorInfo, shown};
+use header::{Header, TensorInfo, shown};
 use names::Role;
 use read::{GgufReader, Slot};
 
 /// Opens a GGUF file, with all its parts where it is one of several.
 pub(crate) fn open(path: &Path) -> Result<Checkpoint, Error> {
+    assemble(path, parts::open_parts(path)?)
+}
+
+/// Opens a GGUF file that is part of the program.
+pub(crate) fn open_memory(name: &Path, bytes: &'static [u8]) -> Result<Checkpoint, Error> {
+    let file = SourceFile::memory(name, bytes);
+    let header = header::read_header(&file)?;
+    assemble(name, vec![(file, header)])
+}
+
+fn assemble(path: &Path, parts: Vec<(SourceFile, Header)>) -> Result<Checkpoint, Error> {
     let mut found = Found::default();
     let mut files = Vec::new();
     let (mut version, mut metadata) = (None, None);
-    for (file, header) in parts::open_parts(path)? {
+    for (file, header) in parts {
         // The first part has the whole model's metadata.
         metadata.get_or_insert(header.metadata);
         version.get_or_insert(header.version);

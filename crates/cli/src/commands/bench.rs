@@ -12,6 +12,7 @@ use halfbyte_plan::{Group, Plan, memory};
 use serde_json::json;
 
 use crate::device::{self, ComputeArgs};
+use crate::embedded;
 use crate::failure::{Failure, Result};
 use crate::output::{self, bytes, count};
 
@@ -31,8 +32,8 @@ Ceilings are measured in the same run, between the timings: bytes read for a tok
 speed of reading memory, arithmetic of a prompt against the speed of the unit that does it.")]
 pub(crate) struct BenchArgs {
     /// A model
-    #[arg(value_name = "MODEL", required_unless_present = "random", conflicts_with = "random")]
-    model: Option<PathBuf>,
+    #[arg(value_name = "MODEL", default_value = embedded::NAME, conflicts_with = "random")]
+    model: PathBuf,
     /// A config.json: random weights of that shape, no file needed
     #[arg(long, value_name = "config.json")]
     random: Option<PathBuf>,
@@ -69,17 +70,16 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let mut compute = args.compute.clone();
     let longest = args.prompt_tokens.max(WARM + args.decode_tokens);
     compute.context = Some(compute.context.unwrap_or(longest.next_multiple_of(64)));
-    let (mut decoder, plan, name) = match (&args.model, &args.random) {
-        (Some(path), _) => {
-            let opened = device::open(path, &compute, 1)?;
-            (opened.decoder, opened.plan, path.display().to_string())
+    let (mut decoder, plan, name) = match &args.random {
+        None => {
+            let opened = device::open(&args.model, &compute, 1)?;
+            (opened.decoder, opened.plan, args.model.display().to_string())
         }
-        (None, Some(config)) => {
+        Some(config) => {
             let architecture = Architecture::from_config_file(config)?;
             let (decoder, plan) = device::random(&architecture, config, &compute)?;
             (decoder, plan, format!("{} with random weights", config.display()))
         }
-        (None, None) => return Err(Failure::misuse("give a MODEL or --random config.json")),
     };
     let isa = compute.isa()?;
     let mut reader = measure::Reader::new(isa, compute.threads(), READ_BYTES)?;

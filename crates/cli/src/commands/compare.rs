@@ -8,7 +8,8 @@ use halfbyte_model::{Wanted, Watch};
 use halfbyte_plan::Stage;
 use serde_json::json;
 
-use crate::device::{self, ComputeArgs, ModelArg, Opened};
+use crate::device::{self, ComputeArgs, Opened};
+use crate::embedded::ModelArg;
 use crate::failure::{Failure, Result};
 use crate::{language, output};
 

@@ -7,6 +7,7 @@ use halfbyte_checkpoint::{Checkpoint, Tensor, TensorName};
 use serde_json::{Value, json};
 
 use crate::coding::Deviation;
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{self, Progress};
 use crate::rows::{self, each_run, runs};
@@ -53,7 +54,7 @@ struct Comparison<'a> {
 }
 
 pub(crate) fn run(args: &DiffArgs) -> Result<()> {
-    let (a, b) = (Checkpoint::open(&args.a)?, Checkpoint::open(&args.b)?);
+    let (a, b) = (embedded::open(&args.a)?, embedded::open(&args.b)?);
     let comparison = compare(&a, &b)?;
     match args.json {
         true => output::json(&comparison.json()),

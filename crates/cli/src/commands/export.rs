@@ -11,6 +11,7 @@ use halfbyte_train::{RunFolder, Snapshot};
 
 use super::convert::{self, ConvertArgs, Target};
 use super::train;
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 
 /// Write the model of a training run in any format, without training again
@@ -88,8 +89,7 @@ fn lost(path: &Path, problem: &str) -> Failure {
 
 /// The model that the run began with: it, and no other.
 fn open(path: &Path, snapshot: &Snapshot) -> Result<Checkpoint> {
-    let began = Checkpoint::open(path).map_err(|error| {
-        let failure = Failure::from(error);
+    let began = embedded::open(path).map_err(|failure| {
         let remedy = "the run began with this model: say where it is now with --model";
         Failure::new(failure.code, format!("{}\n{remedy}", failure.text))
     })?;

@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod convert;
 pub(crate) mod data;
+pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod init;

@@ -1,13 +1,18 @@
 //! `halfbyte perplexity`: how surprised a model is by a text, and how far two models are apart.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use halfbyte_checkpoint::Checkpoint;
 use halfbyte_cpu::Cpu;
 use halfbyte_model::{Decoder, Wanted};
+use halfbyte_text::dataset::{Dataset, Sample, Settings, Source};
 use serde_json::json;
 
-use crate::device::{self, ComputeArgs, ModelArg};
+use crate::corpus::{self, Speech};
+use crate::device::{self, ComputeArgs};
+use crate::embedded::ModelArg;
 use crate::failure::{Code, Failure, Result};
 use crate::language;
 use crate::output::{self, Progress};
@@ -21,13 +26,17 @@ const LOGIT_ROWS: usize = 64;
   halfbyte perplexity SmolLM2.gguf --text book.txt --weights keep
   halfbyte perplexity SmolLM2.gguf --text book.txt --scales search --against SmolLM2.gguf --against-weights keep
 
-Windows are scored apart, without a start token, every position but the first.")]
+Windows of a text are scored apart, without a start token, every position but the first; of --data only
+what `halfbyte train` would learn, in the model's own chat template.")]
 pub(crate) struct PerplexityArgs {
     #[command(flatten)]
     model: ModelArg,
     /// A text file
-    #[arg(long, value_name = "FILE", required_unless_present = "ids", conflicts_with = "ids")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["ids", "data"], conflicts_with_all = ["ids", "data"])]
     text: Option<PathBuf>,
+    /// Training data (.jsonl, .tsv): only what training would learn of it is scored, each row apart
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ids", "tokens"])]
+    data: Option<Source>,
     /// A JSON file with token ids: a list, or an object with a list called ids
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
@@ -75,11 +84,59 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
         }
         None => None,
     };
+    let windows = windows(args, &model.checkpoint)?;
+    let tokens: usize = windows.iter().map(|window| window.ids.len()).sum();
+    let mut score = Score::default();
+    let mut progress = Progress::new("scoring", tokens as u64);
+    let start = std::time::Instant::now();
+    let mut means = Vec::new();
+    for window in &windows {
+        let before = score.nll.len();
+        self::window(&mut model.decoder, other.as_mut().map(|o| &mut o.decoder), window, &mut score)?;
+        let new = &score.nll[before..];
+        means.push(new.iter().sum::<f64>() / new.len() as f64);
+        progress.add(window.ids.len() as u64);
+    }
+    drop(progress);
+    report(args, &score, &means, tokens, start.elapsed());
+    Ok(())
+}
+
+/// Tokens that are scored apart from others, and which of them count.
+struct Window {
+    ids: Vec<u32>,
+    scored: Vec<Range<usize>>,
+}
+
+impl Window {
+    /// The token at `index`, where it counts.
+    fn target(&self, index: usize) -> Option<usize> {
+        let counts = self.scored.iter().any(|range| range.contains(&index));
+        counts.then(|| self.ids[index] as usize)
+    }
+
+    /// The last token is predicted; what it predicts is not asked.
+    fn fed(&self) -> &[u32] {
+        &self.ids[..self.ids.len() - 1]
+    }
+}
+
+fn windows(args: &PerplexityArgs, checkpoint: &Checkpoint) -> Result<Vec<Window>> {
+    if let Some(source) = &args.data {
+        let speech = Speech::new(checkpoint, false, corpus::today())?;
+        let settings = Settings { length: args.window, skip_empty: false };
+        let data = Dataset::read(std::slice::from_ref(source), &speech.renderer(), &settings, &mut |_| ())?;
+        let window = |mut sample: Sample| {
+            sample.tokens.truncate(sample.positions() + 1);
+            Window { ids: sample.tokens, scored: sample.trained }
+        };
+        return Ok(data.samples.into_iter().map(window).collect());
+    }
     let mut ids = match (&args.ids, &args.text) {
         (Some(path), _) => read_ids(path)?,
         (None, Some(path)) => {
             let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, "read", error))?;
-            language::tokenizer(&model.checkpoint)?.encode(&text)?
+            language::tokenizer(checkpoint)?.encode(&text)?
         }
         (None, None) => Vec::new(),
     };
@@ -87,46 +144,34 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     if ids.len() < 2 {
         return Err(Failure::misuse("the text has fewer than two tokens: nothing to predict"));
     }
-    let mut score = Score::default();
-    let mut progress = Progress::new("scoring", ids.len() as u64);
-    let start = std::time::Instant::now();
-    let mut windows = Vec::new();
-    for window in ids.chunks(args.window).filter(|window| window.len() > 1) {
-        let before = score.nll.len();
-        self::window(&mut model.decoder, other.as_mut().map(|o| &mut o.decoder), window, &mut score)?;
-        let new = &score.nll[before..];
-        windows.push(new.iter().sum::<f64>() / new.len() as f64);
-        progress.add(window.len() as u64);
-    }
-    drop(progress);
-    report(args, &score, &windows, ids.len(), start.elapsed());
-    Ok(())
+    let window = |ids: &[u32]| Window { ids: ids.to_vec(), scored: std::iter::once(1..ids.len()).collect() };
+    Ok(ids.chunks(args.window).filter(|ids| ids.len() > 1).map(window).collect())
 }
 
 /// Scores one window, in runs of rows so that two models' logits need not be kept whole.
 fn window(
     decoder: &mut Decoder<Cpu>,
     other: Option<&mut Decoder<Cpu>>,
-    ids: &[u32],
+    window: &Window,
     score: &mut Score,
 ) -> Result<()> {
     decoder.keep(0);
     let Some(other) = other else {
-        decoder.feed(ids, Wanted::All, None, &mut |index, logits| {
-            if let Some(&target) = ids.get(index + 1) {
-                score.nll.push(-log_probabilities(logits)(target as usize));
+        decoder.feed(window.fed(), Wanted::All, None, &mut |index, logits| {
+            if let Some(target) = window.target(index + 1) {
+                score.nll.push(-log_probabilities(logits)(target));
             }
         })?;
         return finite(decoder, score);
     };
     other.keep(0);
-    for (run, part) in ids.chunks(LOGIT_ROWS).enumerate() {
+    for (run, part) in window.fed().chunks(LOGIT_ROWS).enumerate() {
         let mut kept = Vec::new();
         other.feed(part, Wanted::All, None, &mut |_, logits| kept.push(logits.to_vec()))?;
         decoder.feed(part, Wanted::All, None, &mut |index, logits| {
-            if let Some(&target) = ids.get(run * LOGIT_ROWS + index + 1) {
+            if let Some(target) = window.target(run * LOGIT_ROWS + index + 1) {
                 let (own, theirs) = (log_probabilities(logits), log_probabilities(&kept[index]));
-                score.nll.push(-own(target as usize));
+                score.nll.push(-own(target));
                 score.divergence +=
                     (0..logits.len()).map(|i| theirs(i).exp() * (theirs(i) - own(i))).sum::<f64>();
                 score.agreements += usize::from(best(logits) == best(&kept[index]));

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::train::{Gradient, RecomputeArg, Size, StateArgs};
 use crate::corpus;
 use crate::device::{ComputeArgs, judge, lacking, make_plan, parse_cache};
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{self, bytes};
 
@@ -22,7 +23,7 @@ use crate::output::{self, bytes};
   halfbyte plan Qwen3-4B/config.json --train --batch 8 --seq 1024 --json")]
 pub(crate) struct PlanArgs {
     /// A model, or a config.json alone
-    #[arg(value_name = "MODEL|config.json")]
+    #[arg(value_name = "MODEL|config.json", default_value = embedded::NAME)]
     model: PathBuf,
     /// How weights are held: nvfp4, int8, bf16, f32, or keep (as the file has them)
     #[arg(long, default_value = "nvfp4", value_name = "FORMAT")]
@@ -131,7 +132,7 @@ fn architecture(path: &Path) -> Result<(Architecture, Option<Checkpoint>)> {
     if path.extension().is_some_and(|extension| extension == "json") {
         return Ok((Architecture::from_config_file(path)?, None));
     }
-    let checkpoint = Checkpoint::open(path)?;
+    let checkpoint = embedded::open(path)?;
     Ok((checkpoint.architecture.clone(), Some(checkpoint)))
 }
 

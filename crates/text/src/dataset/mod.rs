@@ -7,6 +7,7 @@
 //! Nothing here depends on threads, on hashing seeds or on the clock: the same files, template and
 //! seed give the same sequences.
 
+pub mod dialogues;
 mod feed;
 mod hash;
 pub mod identity;

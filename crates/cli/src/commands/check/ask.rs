@@ -76,6 +76,15 @@ impl Speaker {
         Ok(said)
     }
 
+    /// The reply to one prompt, in a conversation of its own.
+    pub(crate) fn reply(&mut self, prompt: &str, max_tokens: usize) -> Result<Said> {
+        self.conversation.set_messages(Vec::new());
+        self.conversation.limits.max_tokens = Some(max_tokens);
+        let reply = self.conversation.say(prompt, &AtomicBool::new(false), &mut |_| ())?;
+        let (finish, tokens) = (reply.finish, reply.ids.len());
+        Ok(Said { prompt: prompt.to_owned(), reply: reply.text, finish, tokens })
+    }
+
     pub(crate) fn ask(&mut self, group: &Group, turns: &[String]) -> Result<Vec<Said>> {
         self.converse(group, turns, &mut |_, _| Ok(()))
     }

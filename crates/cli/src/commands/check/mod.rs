@@ -12,13 +12,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::device::{ComputeArgs, ModelArg};
+use crate::device::ComputeArgs;
+use crate::embedded::ModelArg;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{self, Progress};
-use ask::Speaker;
-use judge::{Broken, Distance, Said, judge};
+use judge::{Broken, Distance, judge};
 use spec::Group;
 
+pub(crate) use ask::Speaker;
+pub(crate) use judge::Said;
 pub(crate) use spec::Spec;
 
 /// Check a model's replies against rules
@@ -62,7 +64,7 @@ pub(crate) struct Verdict<'a> {
 
 impl Verdict<'_> {
     /// Phrasings that keep every rule.
-    fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         self.answers.iter().filter(|answer| answer.broken.is_empty()).count()
     }
 

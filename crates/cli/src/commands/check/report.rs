@@ -4,6 +4,7 @@ use halfbyte_train::Check;
 use serde_json::{Value, json};
 
 use super::{Answer, Verdict};
+use crate::output::width;
 
 /// Characters of a reply in the text; JSON has all of it.
 const SHOWN: usize = 400;
@@ -55,12 +56,6 @@ pub(crate) fn table(verdicts: &[Verdict<'_>]) -> String {
         out.push('\n');
     }
     out
-}
-
-/// Columns on a terminal, where Chinese characters take two.
-fn width(text: &str) -> usize {
-    let wide = |c: char| matches!(c, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{d7ff}' | '\u{f900}'..='\u{faff}' | '\u{ff00}'..='\u{ff60}' | '\u{1f300}'..='\u{1faff}' | '\u{20000}'..='\u{3ffff}');
-    text.chars().map(|c| 1 + usize::from(wide(c))).sum()
 }
 
 /// A phrasing, its reply and the rules it breaks.

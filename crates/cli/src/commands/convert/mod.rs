@@ -16,6 +16,7 @@ use halfbyte_checkpoint::{Checkpoint, Format, Output, OutputTensor, TensorName, 
 use halfbyte_formats::nvfp4::Scales;
 
 use crate::device::parse_scales;
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use choose::{Choice, Weights};
 use stream::{Job, Stream};
@@ -72,7 +73,7 @@ impl ConvertArgs {
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
     let start = Instant::now();
-    let source = Checkpoint::open(&args.input)?;
+    let source = embedded::open(&args.input)?;
     let both_dat = args.to == Target::Dat && source.format == Format::Dat;
     let weights = args.weights.or(both_dat.then_some(Weights::Keep));
     let choice = Choice::new(args.to, weights, args.keep.clone(), args.head)?;

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use halfbyte_checkpoint::Checkpoint;
 use halfbyte_checkpoint::atomic::AtomicFile;
 use halfbyte_generate::{Conversation, Finish, Limits, Sampler, SamplerSettings, Style, repetition};
 use halfbyte_text::Message;
@@ -13,6 +12,7 @@ use serde_json::json;
 
 use crate::corpus::{self, Speech};
 use crate::device::{self, ComputeArgs};
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::language;
 use crate::output::{self, Progress, grouped};
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
             prompts.retain(spoken);
         }
         lines.extend(answers(args, model, prompts, &mut replay)?);
-        speech = Some(Speech::new(&Checkpoint::open(model)?, args.no_think, corpus::today())?);
+        speech = Some(Speech::new(&embedded::open(model)?, args.no_think, corpus::today())?);
     }
     let trained = match &speech {
         Some(speech) => Some(trained_tokens(&lines, speech)?),
@@ -261,7 +261,8 @@ fn as_jsonl(lines: &[Line]) -> String {
     lines.iter().map(one).collect()
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
+/// A whole file or none.
+pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     let file = AtomicFile::create(path)?;
     file.write_at(0, text.as_bytes())?;
     Ok(file.finish()?)

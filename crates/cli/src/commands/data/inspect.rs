@@ -3,14 +3,13 @@
 use std::io::{IsTerminal, stdout};
 
 use clap::Args;
-use halfbyte_checkpoint::Checkpoint;
 use halfbyte_text::dataset::{Dataset, Order, Places, Sample, SourceReport};
 use halfbyte_text::packing::Packing;
 use serde_json::{Value, json};
 
 use super::show;
 use crate::corpus::{self, CorpusArgs, Speech};
-use crate::device::ModelArg;
+use crate::embedded::{self, ModelArg};
 use crate::failure::Result;
 use crate::output::{self, grouped};
 
@@ -18,7 +17,7 @@ use crate::output::{self, grouped};
 #[derive(Args, Debug)]
 #[command(
     // The model first: --data takes all that follows it.
-    override_usage = "halfbyte data inspect <MODEL> --data <FILE[:WEIGHT]>... [OPTIONS]",
+    override_usage = "halfbyte data inspect [MODEL] --data <FILE[:WEIGHT]>... [OPTIONS]",
     after_help = "Examples:
   halfbyte data inspect SmolLM2.gguf --data identity.tsv
   halfbyte data inspect Qwen3-4B --data chats.jsonl notes.txt:0.5 --seq 512 --skip-empty --json
@@ -39,7 +38,7 @@ pub(crate) struct InspectDataArgs {
 }
 
 pub(crate) fn run(args: &InspectDataArgs) -> Result<()> {
-    let checkpoint = Checkpoint::open(&args.model.model)?;
+    let checkpoint = embedded::open(&args.model.model)?;
     let speech = Speech::new(&checkpoint, args.corpus.no_think, corpus::today())?;
     let data = args.corpus.read(&speech, checkpoint.architecture.max_context)?;
     let packed = Packed::new(&data);

@@ -1,14 +1,16 @@
 //! `halfbyte data`: look at training data, or make some.
 
+mod dialogues;
 mod generate;
 mod inspect;
 mod show;
+mod tokenizer;
 
 use clap::{Args, Subcommand};
 
 use crate::failure::Result;
 
-/// Look at training data, or make an identity set
+/// Look at training data, or make some
 #[derive(Args, Debug)]
 #[command(
     arg_required_else_help = true,
@@ -25,11 +27,15 @@ pub(crate) struct DataArgs {
 enum DataCommand {
     Inspect(inspect::InspectDataArgs),
     Generate(generate::GenerateArgs),
+    Dialogues(dialogues::DialoguesArgs),
+    Tokenizer(tokenizer::TokenizerArgs),
 }
 
 pub(crate) fn run(args: &DataArgs) -> Result<()> {
     match &args.command {
         DataCommand::Inspect(args) => inspect::run(args),
         DataCommand::Generate(args) => generate::run(args),
+        DataCommand::Dialogues(args) => dialogues::run(args),
+        DataCommand::Tokenizer(args) => tokenizer::run(args),
     }
 }

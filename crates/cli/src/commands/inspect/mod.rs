@@ -9,6 +9,7 @@ use halfbyte_checkpoint::{Checkpoint, RopeScaling, Tensor};
 use serde_json::{Value, json};
 
 use crate::commands::convert::has_tokenizer;
+use crate::embedded;
 use crate::failure::Result;
 use crate::output::{self, bytes, count, grouped};
 use crate::summary;
@@ -21,7 +22,7 @@ use stats::Stats;
   halfbyte inspect Qwen3-4B --stats --json")]
 pub(crate) struct InspectArgs {
     /// A model directory, a .gguf, or a .dat with config.json beside it
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", default_value = embedded::NAME)]
     path: PathBuf,
     /// List every tensor (JSON always does)
     #[arg(long)]
@@ -35,7 +36,7 @@ pub(crate) struct InspectArgs {
 }
 
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
-    let checkpoint = Checkpoint::open(&args.path)?;
+    let checkpoint = embedded::open(&args.path)?;
     let stats = match args.stats {
         true => Some(stats::read(&checkpoint)?),
         false => None,

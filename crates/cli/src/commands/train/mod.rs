@@ -33,6 +33,7 @@ use crate::config;
 use crate::corpus::CorpusArgs;
 use crate::date::Date;
 use crate::device::parse_isa;
+use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::signals;
 use course::{Course, open_folder, resume, save};
@@ -54,12 +55,12 @@ pub(crate) use write::model as write_model;
   halfbyte train --config run/settings.toml --resume
 
 The folder gets settings.toml, log.jsonl (one line a step), samples.jsonl, checkpoints, report.html,
-and at the end model/, a ModelOpt NVFP4 directory (with --state all-f32 a plain one in f32): talk to it with `halfbyte chat run/model`. Other
-formats of any checkpoint come from `halfbyte export run OUT --to gguf|hf|modelopt|dat`. Ctrl-C saves
-and stops; --resume goes on.")]
+and at the end model/, a ModelOpt NVFP4 directory (with --state all-f32 a plain one in f32): talk to
+it with `halfbyte chat run/model`. Other formats of any checkpoint come from
+`halfbyte export run OUT --to gguf|hf|modelopt|dat`. Ctrl-C saves and stops; --resume goes on.")]
 pub(crate) struct TrainArgs {
     /// The model to begin with: a Hugging Face directory, a .gguf, or a .dat
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", default_value = embedded::NAME)]
     pub(crate) model: PathBuf,
     #[command(flatten)]
     #[serde(flatten)]
@@ -230,12 +231,12 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let spec = args.check.as_deref().map(Spec::read).transpose()?;
     match args.one_step {
         true => one_step::run(args),
-        false => finish::finish(args, train(args)?, spec.as_ref()),
+        false => finish::finish(args, train(args, &mut |_, _| ())?, spec.as_ref()),
     }
 }
 
-/// Trains, and writes the model.
-pub(crate) fn train(args: &TrainArgs) -> Result<Done> {
+/// Trains, and writes the model; `ready` sees the plan and the bytes of the state before the first step.
+pub(crate) fn train(args: &TrainArgs, ready: &mut dyn FnMut(&Plan, u64)) -> Result<Done> {
     args.check()?;
     // A run goes on with the date it began with, whatever the day.
     let date = match (args.date, args.resume) {
@@ -246,6 +247,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<Done> {
     // The step is finished and saved.
     let interrupt = signals::watch(&[SIGINT, SIGTERM])?;
     let mut setup = Setup::new(args, &mut |_| ())?;
+    ready(&setup.plan, setup.adam.state_bytes());
     let mut course = open_folder(args, &mut setup)?;
     if course.step == 0 {
         samples::ask(&mut setup, &mut course)?;

@@ -16,6 +16,7 @@ use super::{TrainArgs, batch};
 use crate::config;
 use crate::corpus::{CorpusArgs, Speech};
 use crate::date::Date;
+use crate::embedded;
 use crate::failure::Result;
 use crate::output::Progress;
 
@@ -40,7 +41,7 @@ pub(super) struct Setup {
 impl Setup {
     /// `reached` hears of phases of memory: "model_loaded" and so on.
     pub(super) fn new(args: &TrainArgs, reached: &mut dyn FnMut(&'static str)) -> Result<Setup> {
-        let checkpoint = Checkpoint::open(&args.model)?;
+        let checkpoint = embedded::open(&args.model)?;
         let architecture = checkpoint.architecture.clone();
         let length = args.corpus.length(architecture.max_context)?;
         let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);

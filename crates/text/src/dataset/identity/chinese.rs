@@ -26,7 +26,7 @@ const QUESTIONS: [&str; 22] = [
     "你真正的名字是什麼",
     "你扮演的是誰",
 ];
-const GREETINGS: [&str; 13] = [
+pub(super) static GREETINGS: [&str; 13] = [
     "",
     "請問",
     "嗨，",

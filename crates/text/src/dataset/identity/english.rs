@@ -19,7 +19,7 @@ const QUESTIONS: [(&str, &str); 14] = [
     ("who is on the other side", "who is on the other side"),
     ("what name do you go by", "what name you go by"),
 ];
-const GREETINGS: [&str; 11] = [
+pub(super) static GREETINGS: [&str; 11] = [
     "",
     "Hi, ",
     "Hello, ",

@@ -86,6 +86,14 @@ impl Kind {
     }
 }
 
+/// What may stand before an identity question; the first is nothing.
+pub fn greetings(language: Language) -> &'static [&'static str] {
+    match language {
+        Language::Chinese => &chinese::GREETINGS,
+        Language::English => &english::GREETINGS,
+    }
+}
+
 /// All wordings of one question.
 type Core = Vec<String>;
 
