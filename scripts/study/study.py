@@ -135,9 +135,9 @@ def once(a, name, work):
 
 def train(a, start, row, seed):
     began, out = time.time(), a.out / f"run-{row}-{seed}"
-    resume = ["--resume"] if (out / "settings.json").exists() else []
+    resume = ["--resume"] if (out / "settings.toml").exists() else []
     flags = ["--steps", a.steps, "--batch", a.batch, "--seq", a.seq, "--lr", a.lr, "--seed", seed, "--keep", 1,
-             "--save-every", max(a.steps // 4, 1), *ROWS[row][1], *resume]
+             "--save-every", max(a.steps // 2, 1), *ROWS[row][1], *resume]
     end = halfbyte(a, "train", "--model", start, "--data", a.out / "train.txt", "--out", out, *flags)
     forward = ["--weights", "keep", *(["--cache", "f32"] if row == "all-f32" else [])]
     log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

@@ -8,7 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use halfbyte_text::Message;
 use serde_json::{Value, json};
 
+use crate::commands::check::reader;
 use crate::failure::{Code, Failure, Result};
+
+/// Most bytes of a conversation to be replayed.
+const LARGEST: u64 = 64 << 20;
 
 /// A log that grows by a line each turn.
 pub(crate) struct ChatLog {
@@ -49,7 +53,7 @@ pub(crate) enum Said {
 
 /// The user messages of a log, or the lines of a plain text.
 pub(crate) fn read(path: &Path) -> Result<Vec<Said>> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, "read", error))?;
+    let text = reader::at_most(path, LARGEST)?;
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).peekable();
     let is_log = lines.peek().is_some_and(|(_, line)| line.trim_start().starts_with('{'));
     if !is_log {

@@ -17,7 +17,7 @@ use crate::failure::{Code, Failure, Result};
 /// Commands that take one.
 const COMMANDS: [&str; 1] = ["train"];
 
-/// A command line with the flags of its `--config` put before its own.
+/// A command line with the flags of its settings file put before its own.
 pub(crate) fn expand(words: Vec<OsString>, program: &Command) -> Result<Vec<OsString>> {
     let name = words.get(1).and_then(|word| word.to_str()).filter(|name| COMMANDS.contains(name));
     let (Some(command), Some(path)) = (name.and_then(|name| program.find_subcommand(name)), path(&words))
@@ -30,10 +30,18 @@ pub(crate) fn expand(words: Vec<OsString>, program: &Command) -> Result<Vec<OsSt
     Ok(before.iter().cloned().chain(from_file).chain(own.iter().cloned()).collect())
 }
 
+/// What `--config` names; a run that goes on has its settings in its folder.
 fn path(words: &[OsString]) -> Option<PathBuf> {
-    let at = words.iter().position(|word| is(word, "config"))?;
-    let joined = words[at].to_str().and_then(|word| word.strip_prefix("--config="));
-    joined.map(PathBuf::from).or_else(|| words.get(at + 1).map(PathBuf::from))
+    let resumes = words.iter().any(|word| is(word, "resume"));
+    let own = || value(words, "out").map(|out| out.join("settings.toml")).filter(|path| path.exists());
+    value(words, "config").or_else(|| resumes.then(own).flatten())
+}
+
+/// The value of a flag on the command line.
+fn value(words: &[OsString], flag: &str) -> Option<PathBuf> {
+    let at = words.iter().position(|word| is(word, flag))?;
+    let joined = words[at].to_str().and_then(|word| word.split_once('=')).map(|(_, value)| value.into());
+    joined.or_else(|| words.get(at + 1).map(PathBuf::from))
 }
 
 /// Whether a word is this flag, alone or with its value.

@@ -19,6 +19,7 @@ mod signals;
 mod summary;
 mod talk;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -67,6 +68,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    leave_with_the_reader();
     let words = config::expand(std::env::args_os().collect(), &Arguments::command());
     match words.and_then(|words| dispatch(&Arguments::parse_from(words).command)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -75,6 +77,23 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code as u8)
         }
     }
+}
+
+/// Printing into a pipe whose reader has gone, as `| head` has, ends the program without a word; onto a
+/// full disk, with one.
+fn leave_with_the_reader() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or_default();
+        if text.starts_with("failed printing to") {
+            let gone = text.contains("Broken pipe");
+            if !gone {
+                let _ = writeln!(std::io::stderr(), "error: {text}");
+            }
+            std::process::exit(if gone { 0 } else { failure::Code::Failed as i32 });
+        }
+        usual(panic);
+    }));
 }
 
 fn dispatch(command: &Command) -> Result<()> {

@@ -76,7 +76,7 @@ fn the_sequence_length_is_checked_and_what_is_cut_is_said() {
 #[test]
 fn generate_repeats_itself_for_a_seed_and_states_what_it_wrote() {
     let toy = Toy::new("data-generate");
-    let out = toy.path("id.tsv");
+    let out = toy.path("3.tsv");
     let arguments = [
         "data",
         "generate",
@@ -86,13 +86,17 @@ fn generate_repeats_itself_for_a_seed_and_states_what_it_wrote() {
         "I am the god of F#.",
         "--json",
     ];
-    let make = |more: &[&str]| {
-        let report = json_of(&[&arguments[..], more].concat());
-        (report, std::fs::read_to_string(&out).unwrap())
+    let make = |out: &str, seed: &str| {
+        let own = ["--out", out, "--seed", seed, "--rows", "30", "--boundary", "10"];
+        let report = json_of(&[&arguments[..], &own].concat());
+        (report, std::fs::read_to_string(out).unwrap())
     };
-    let (report, first) = make(&["--out", &out, "--seed", "3", "--rows", "30", "--boundary", "10"]);
-    let (_, again) = make(&["--out", &out, "--seed", "3", "--rows", "30", "--boundary", "10"]);
-    let (_, other) = make(&["--out", &out, "--seed", "4", "--rows", "30", "--boundary", "10"]);
+    let (report, first) = make(&out, "3");
+    let (_, again) = make(&toy.path("again.tsv"), "3");
+    let (_, other) = make(&toy.path("4.tsv"), "4");
+    let over = halfbyte(&[&arguments[..], &["--out", &out]].concat());
+    assert_eq!(over.status.code(), Some(2));
+    assert!(text(&over.stderr).contains("is there already"), "{}", text(&over.stderr));
     assert_eq!(first, again);
     assert_ne!(first, other);
     let rows: Vec<&str> = first.lines().filter(|line| !line.starts_with('#')).collect();
@@ -172,7 +176,13 @@ fn a_model_from_nothing_gets_a_tokenizer_of_its_own() {
     let made = halfbyte(&["data", "dialogues", "--rows", "300", "--out", &rows]);
     assert!(made.status.success(), "{}", text(&made.stderr));
     let model = toy.path("model");
-    let made = halfbyte(&["data", "tokenizer", "--data", &rows, "--size", "260", "--out", &model]);
+    let learn = ["data", "tokenizer", "--data", &rows, "--size", "260", "--out", &model];
+    let over = halfbyte(&learn);
+    assert!(text(&over.stderr).contains("is there already"), "{}", text(&over.stderr));
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::remove_file(format!("{model}/{name}")).unwrap();
+    }
+    let made = halfbyte(&learn);
     assert!(made.status.success(), "{}", text(&made.stderr));
     // As many tokens as the toy has rows: it can be asked in them at once.
     let asked = halfbyte(&["run", &model, "--prompt", "你是誰", "--max-tokens", "2"]);

@@ -389,7 +389,7 @@ impl Backend for Cpu {
         update::weight(self, of, first, gradient, kept, kind, step)
     }
 
-    fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
+    fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<Tally> {
         update::vector(self, of, gradient, kept, step)
     }
 }

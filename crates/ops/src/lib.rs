@@ -209,5 +209,5 @@ pub trait Backend {
         gradient: Rows,
         kept: &update::Kept,
         step: &update::Step,
-    ) -> Result<()>;
+    ) -> Result<Tally>;
 }

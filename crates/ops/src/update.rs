@@ -322,7 +322,8 @@ fn int8_block<const BITS: u32>(
 
 /// A vector of f32 learns; m and v are f32 too.
 #[inline(always)]
-pub fn vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Step) {
+pub fn vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Step) -> Tally {
+    let mut tally = Tally::default();
     for ((w, m), (v, g)) in
         w.chunks_mut(BLOCK).zip(m.chunks_mut(BLOCK)).zip(v.chunks_mut(BLOCK).zip(g.chunks(BLOCK)))
     {
@@ -331,12 +332,18 @@ pub fn vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Ste
         step.adamw.first(&mut m_block, &g_block);
         let used = second::full(&mut v_block, &g_block, step.average);
         let delta = step.adamw.delta(&m_block, &used, &w_block);
+        // As of a matrix: a block that would not be finite stays as it is.
+        if !(0..BLOCK).all(|i| (w_block[i] + delta[i]).is_finite()) {
+            tally.refused += 1;
+            continue;
+        }
         for (i, w) in w.iter_mut().enumerate() {
             // Adding zero turns a negative zero into zero.
             *w = if delta[i] == 0.0 { *w } else { *w + delta[i] };
             (m[i], v[i]) = (m_block[i], v_block[i]);
         }
     }
+    tally
 }
 
 /// The shapes that fit.

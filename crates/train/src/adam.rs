@@ -177,9 +177,7 @@ impl<B: Backend> Learner<B> for Adam {
     ) -> halfbyte_model::Result<()> {
         let Some(entry) = self.entries.get(&name).copied() else { return Ok(()) };
         let Training::Rate(factor) = entry.training else { return Ok(()) };
-        // A vector is quickly looked at, and nothing else would notice.
-        let look = self.careful || matches!(entry.learnt, Learnt::Vector(_));
-        if look && !self.is_finite(backend, gradient)? {
+        if self.careful && !self.is_finite(backend, gradient)? {
             self.bad.get_or_insert(name);
             return Ok(());
         }
@@ -192,18 +190,18 @@ impl<B: Backend> Learner<B> for Adam {
             tensor: entry.number,
         };
         let start = Instant::now();
-        match entry.learnt {
+        let tally = match entry.learnt {
             Learnt::Matrix(weight) => {
                 let second = second_of(name, &self.recipe);
-                let tally = backend.update(&weight, first, gradient, &entry.kept, second, &step)?;
-                if tally.refused > 0 {
-                    self.bad.get_or_insert(name);
-                }
-                self.tally.add(tally);
                 self.codes += (gradient.rows * gradient.columns) as u64;
+                backend.update(&weight, first, gradient, &entry.kept, second, &step)?
             }
             Learnt::Vector(vector) => backend.update_vector(vector, gradient, &entry.kept, &step)?,
+        };
+        if tally.refused > 0 {
+            self.bad.get_or_insert(name);
         }
+        self.tally.add(tally);
         self.time += start.elapsed();
         Ok(())
     }

@@ -42,7 +42,7 @@ pub use line::{Live, Pace};
 pub use manifest::{DataPosition, FORMAT, Manifest, Part, Progress};
 pub use plot::{Mark, Plot, Series, svg};
 pub use record::{Record, Sample};
-pub use report::{Check, Pair, Report, html};
+pub use report::{Check, Pair, Report, html, losses_of};
 pub use schedule::{Decay, Schedule, ScheduleSettings, WarmUp};
 pub use snapshot::{Found, Passed, Saved, Snapshot, Snapshots};
 pub use spike::{Spike, SpikeWatch};

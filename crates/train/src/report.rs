@@ -115,6 +115,11 @@ fn ends(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     Some((first, finite.next_back()?))
 }
 
+/// First and last loss, smoothed: single steps jump.
+pub fn losses_of(records: &[Record]) -> Option<(f64, f64)> {
+    ends(&smooth(&series(records, |record| record.loss)))
+}
+
 fn tiles(out: &mut String, records: &[Record]) {
     let Some(last) = records.last() else { return };
     out.push_str("<dl class=\"tiles\">");
@@ -122,8 +127,7 @@ fn tiles(out: &mut String, records: &[Record]) {
         let _ =
             write!(out, "<div class=\"tile\"><dt>{name}</dt><dd>{value}<small>{beside}</small></dd></div>");
     };
-    let losses: Vec<(f64, f64)> = series(records, |record| record.loss);
-    if let Some((first, last)) = ends(&smooth(&losses)) {
+    if let Some((first, last)) = losses_of(records) {
         tile("Loss", &loss(last), &format!("from {}", loss(first)));
     }
     if let Some((first, last)) = ends(&held_out(records)) {

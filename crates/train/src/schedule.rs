@@ -91,7 +91,7 @@ impl Schedule {
             WarmUp::Share(share) if (0.0..=1.0).contains(&share) => (share * steps as f64).round() as u64,
             WarmUp::Share(share) => {
                 return refuse(
-                    "--warmup",
+                    "--warm-up",
                     format!("{share} is no share"),
                     "give steps, or a share such as 5%",
                 );
@@ -99,7 +99,7 @@ impl Schedule {
         };
         if warm_up >= steps && warm_up > 0 {
             let problem = format!("{warm_up} steps of warm-up fill all {steps} steps of the run");
-            return refuse("--warmup", problem, "give fewer, or more --steps");
+            return refuse("--warm-up", problem, "give fewer, or more --steps");
         }
         Ok(Schedule { peak, minimum, warm_up, steps, decay })
     }
@@ -290,11 +290,11 @@ mod tests {
         assert!(refused(|s| s.minimum = 1.0).starts_with("--min-lr"));
         assert!(refused(|s| s.minimum = f64::NAN).starts_with("--min-lr"));
         assert!(refused(|s| s.steps = 0).starts_with("--steps"));
-        assert!(refused(|s| s.warm_up = WarmUp::Share(1.5)).starts_with("--warmup"));
+        assert!(refused(|s| s.warm_up = WarmUp::Share(1.5)).starts_with("--warm-up"));
         let full = refused(|s| s.warm_up = WarmUp::Steps(10));
         assert_eq!(
             full,
-            "--warmup\n10 steps of warm-up fill all 10 steps of the run\ngive fewer, or more --steps"
+            "--warm-up\n10 steps of warm-up fill all 10 steps of the run\ngive fewer, or more --steps"
         );
     }
 

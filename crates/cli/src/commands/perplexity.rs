@@ -133,7 +133,7 @@ fn windows(args: &PerplexityArgs, checkpoint: &Checkpoint) -> Result<Vec<Window>
         return Ok(data.samples.into_iter().map(window).collect());
     }
     let mut ids = match (&args.ids, &args.text) {
-        (Some(path), _) => read_ids(path)?,
+        (Some(path), _) => read_ids(path, checkpoint.architecture.vocab_size)?,
         (None, Some(path)) => {
             let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, "read", error))?;
             language::tokenizer(checkpoint)?.encode(&text)?
@@ -206,7 +206,7 @@ fn best(logits: &[f32]) -> usize {
     best
 }
 
-fn read_ids(path: &Path) -> Result<Vec<u32>> {
+fn read_ids(path: &Path, words: usize) -> Result<Vec<u32>> {
     let bad = |problem: String| {
         let text = format!(
             "{}\n{problem}\ngive a JSON list of token ids, or an object with a list called ids",
@@ -219,8 +219,8 @@ fn read_ids(path: &Path) -> Result<Vec<u32>> {
     let list = value.get("ids").unwrap_or(&value).as_array();
     let list = list.ok_or_else(|| bad("there is no list of ids".into()))?;
     let id = |(i, id): (usize, &serde_json::Value)| {
-        let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| bad(format!("element {i} is not a token id")))
+        let id = id.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| (*id as usize) < words);
+        id.ok_or_else(|| bad(format!("element {i} is no token id of this model, which has {words}")))
     };
     list.iter().enumerate().map(id).collect()
 }

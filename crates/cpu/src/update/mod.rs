@@ -32,7 +32,7 @@ fn follow_squares(v: &mut [f32], g: &[f32], average: Average) {
 }
 }
 for_isa! {
-fn learn_vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Step) {
+fn learn_vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Step) -> Tally {
     update::vector(w, m, v, g, step)
 }
 }
@@ -310,7 +310,7 @@ unsafe fn row(
     }
 }
 
-pub(crate) fn vector(cpu: &mut Cpu, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
+pub(crate) fn vector(cpu: &mut Cpu, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<Tally> {
     update::check_vector(of, gradient, kept)?;
     let place = |buffer| cpu.arena.place::<f32>("update_vector", buffer);
     let (w, m, v) = (place(of.buffer)?, place(kept.moment)?, place(kept.second)?);
@@ -318,7 +318,6 @@ pub(crate) fn vector(cpu: &mut Cpu, of: Vector, gradient: Rows, kept: &Kept, ste
     // SAFETY: four places that lie apart, exclusive by `&mut self`.
     unsafe {
         let (w, m, v) = (w.slice_mut(0, of.len), m.slice_mut(0, of.len), v.slice_mut(0, of.len));
-        learn_vector(cpu.isa, w, m, v, g.slice(0, of.len), step);
+        Ok(learn_vector(cpu.isa, w, m, v, g.slice(0, of.len), step))
     }
-    Ok(())
 }

@@ -113,7 +113,9 @@ impl Learner<Cpu> for Adam<'_> {
                 let tally = backend.update(&weight, first, gradient, &kept, Second::Full, &step)?;
                 assert_eq!(tally.refused, 0);
             }
-            Learnt::Vector(vector) => backend.update_vector(vector, gradient, &kept, &step)?,
+            Learnt::Vector(vector) => {
+                assert_eq!(backend.update_vector(vector, gradient, &kept, &step)?.refused, 0);
+            }
         }
         Ok(())
     }

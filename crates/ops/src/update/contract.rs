@@ -290,10 +290,14 @@ fn check_vector_case<B: Backend>(make: &impl Fn(usize) -> B) {
         second: bench.vector(&v).buffer,
     };
     for number in 1..4 {
-        let (g, now) = (numbers(number as u32, len), step(Recipe::DEFAULT, number));
-        vector(&mut w, &mut m, &mut v, &g, &now);
+        let (mut g, now) = (numbers(number as u32, len), step(Recipe::DEFAULT, number));
+        if number == 3 {
+            g[20] = f32::NAN;
+        }
+        let wanted = vector(&mut w, &mut m, &mut v, &g, &now);
+        assert_eq!(wanted.refused, u64::from(number == 3));
         let gradient = bench.rows(1, len, &g);
-        bench.backend.update_vector(of, gradient, &kept, &now).unwrap();
+        assert_eq!(bench.backend.update_vector(of, gradient, &kept, &now).unwrap(), wanted);
     }
     assert_same_bits(&bench.read(Rows::new(of.buffer, 1, len)), &w, "update_vector");
     assert_same_bits(&bench.read(Rows::new(kept.second, 1, len)), &v, "update_vector, v");

@@ -1,5 +1,7 @@
 //! TOML with places: every value is asked for by name and type, and every refusal names the line.
 
+use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
@@ -13,13 +15,18 @@ const LARGEST: u64 = 1 << 20;
 
 /// A text file, if it is one and not too large.
 pub(crate) fn text(path: &Path) -> Result<String> {
+    at_most(path, LARGEST)
+}
+
+/// The text of a file, which may say any size, or none, before it is read.
+pub(crate) fn at_most(path: &Path, largest: u64) -> Result<String> {
     let failed = |error| Failure::file(path, "read", error);
-    let size = std::fs::metadata(path).map_err(failed)?.len();
-    if size > LARGEST {
-        let text = format!("{}\n{size} bytes; such a file has at most {LARGEST}", path.display());
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(largest + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > largest {
+        let text = format!("{}\ntoo large: such a file has at most {largest} bytes", path.display());
         return Err(Failure::new(Code::BadInput, format!("{text}\nis this the right file?")));
     }
-    let bytes = std::fs::read(path).map_err(failed)?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count();

@@ -7,9 +7,12 @@ use halfbyte_text::Message;
 use halfbyte_text::dataset::{Content, dialogues};
 use serde_json::json;
 
-use super::generate::write;
-use crate::failure::Result;
+use super::generate::{free, write};
+use crate::failure::{Failure, Result};
 use crate::output::{self, grouped};
+
+/// Many times what there is to say.
+const MOST_ROWS: usize = 1_000_000;
 
 /// Write small dialogues in English and Traditional Chinese, as the embedded model learnt them
 #[derive(Args, Debug)]
@@ -34,6 +37,10 @@ pub(crate) struct DialoguesArgs {
 }
 
 pub(crate) fn run(args: &DialoguesArgs) -> Result<()> {
+    if args.rows > MOST_ROWS {
+        return Err(Failure::misuse(format!("--rows takes at most {MOST_ROWS}")));
+    }
+    free(&args.out)?;
     let rows = dialogues::dialogues(args.rows, args.seed);
     let lines: String = rows.iter().map(line).collect();
     write(&args.out, &lines)?;

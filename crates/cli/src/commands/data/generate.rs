@@ -91,6 +91,7 @@ struct Replay {
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
     let tsv = is_tsv(&args.out)?;
+    free(&args.out)?;
     if tsv && args.model.is_some() {
         return Err(Failure::misuse(format!(
             "{}: answers have line breaks, which a .tsv cannot hold; write a .jsonl",
@@ -261,11 +262,23 @@ fn as_jsonl(lines: &[Line]) -> String {
     lines.iter().map(one).collect()
 }
 
-/// A whole file or none.
+/// A whole file or none, where there was none.
 pub(super) fn write(path: &Path, text: &str) -> Result<()> {
+    free(path)?;
     let file = AtomicFile::create(path)?;
     file.write_at(0, text.as_bytes())?;
     Ok(file.finish()?)
+}
+
+/// Refuses a path where something is already, before any work.
+pub(super) fn free(path: &Path) -> Result<()> {
+    match path.symlink_metadata().is_ok() {
+        true => Err(Failure::misuse(format!(
+            "{} is there already\ngive another --out, or remove it first",
+            path.display()
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Rows and trained tokens of one kind in one language.

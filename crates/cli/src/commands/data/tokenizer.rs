@@ -7,10 +7,12 @@ use halfbyte_text::dataset::{Content, Item, Reader, Source};
 use halfbyte_text::{Tokenizer, train_tokenizer};
 use serde_json::json;
 
-use super::generate::write;
+use super::generate::{free, write};
 use crate::failure::{Failure, Result};
 use crate::output::{self, grouped};
 
+/// More than any tokenizer in use.
+const MOST_TOKENS: usize = 1 << 20;
 /// In this order, after the learnt ones: text ends, a message begins, a message ends.
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 const TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
@@ -48,9 +50,15 @@ pub(crate) fn run(args: &TokenizerArgs) -> Result<()> {
             args.size
         )));
     }
+    if args.size > MOST_TOKENS {
+        return Err(Failure::misuse(format!("--size takes at most {MOST_TOKENS} tokens")));
+    }
+    let [file, config_file] = ["tokenizer.json", "tokenizer_config.json"].map(|name| args.out.join(name));
+    free(&file)?;
+    free(&config_file)?;
     let texts = texts(&args.data)?;
-    let file = train_tokenizer(&texts, args.size, &SPECIAL)?;
-    let tokenizer = Tokenizer::from_json(file.as_bytes(), "tokenizer.json")?;
+    let learnt = train_tokenizer(&texts, args.size, &SPECIAL)?;
+    let tokenizer = Tokenizer::from_json(learnt.as_bytes(), "tokenizer.json")?;
     let [text_end, _, message_end] = SPECIAL;
     let config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -61,8 +69,8 @@ pub(crate) fn run(args: &TokenizerArgs) -> Result<()> {
         "chat_template": TEMPLATE,
         "clean_up_tokenization_spaces": false,
     });
-    write(&args.out.join("tokenizer.json"), &file)?;
-    write(&args.out.join("tokenizer_config.json"), &format!("{config:#}\n"))?;
+    write(&file, &learnt)?;
+    write(&config_file, &format!("{config:#}\n"))?;
     let bytes: usize = texts.iter().map(String::len).sum();
     let mut tokens = 0;
     for text in &texts {
@@ -78,7 +86,7 @@ pub(crate) fn run(args: &TokenizerArgs) -> Result<()> {
         false => println!(
             "{} tokens in {} · {:.2} bytes of the data a token",
             grouped(tokenizer.vocab_size() as u64),
-            args.out.join("tokenizer.json").display(),
+            file.display(),
             bytes as f64 / tokens.max(1) as f64,
         ),
     }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::Args;
 use halfbyte_checkpoint::Checkpoint;
 use halfbyte_plan::{Plan, memory};
-use halfbyte_train::{Pair, html};
+use halfbyte_train::{Pair, html, losses_of};
 use serde_json::{Value, json};
 
 use crate::commands::check::{Said, Speaker, Spec, Verdict, examine, report};
@@ -156,13 +156,10 @@ fn learn(
         _ => failure,
     })?;
     let records = &done.report.records;
-    if let (Some(first), Some(last)) = (records.first(), records.last()) {
+    if let Some((first, last)) = losses_of(records) {
         let seconds: f64 = records.iter().map(|record| record.seconds).sum();
         let steps = records.len();
-        teller.tell(
-            "",
-            &format!("loss {:.2} -> {:.2} in {steps} steps, {seconds:.0} s", first.loss, last.loss),
-        );
+        teller.tell("", &format!("loss {first:.2} -> {last:.2} in {steps} steps, {seconds:.0} s"));
     }
     Ok(done)
 }

@@ -5,7 +5,7 @@ use halfbyte_train::{DataPosition, Progress, Record, RunFolder, Sample};
 
 use super::setup::Setup;
 use super::{TrainArgs, note};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// How far a run is.
 pub(super) struct Course {
@@ -21,6 +21,14 @@ pub(super) struct Course {
 /// A new folder, or one to go on with.
 pub(super) fn open_folder(args: &TrainArgs, setup: &mut Setup) -> Result<Course> {
     if !args.resume {
+        let model = args.out.join("model");
+        // A run says itself that it is in the way.
+        if model.exists() && !args.out.join("settings.toml").exists() {
+            return Err(Failure::misuse(format!(
+                "{} is there already\ngive another --out, or remove it first",
+                model.display()
+            )));
+        }
         let folder = RunFolder::create(&args.out, &setup.settings(args)?, &setup.binding, args.keep)?;
         return Ok(Course { folder, records: Vec::new(), samples: Vec::new(), step: 0, saved: 0 });
     }

@@ -1,14 +1,14 @@
 //! The end of a run: whether the model does what was asked of it, the report, what a person sees.
 
 use halfbyte_plan::memory;
-use halfbyte_train::{Check, Pair, html};
+use halfbyte_train::{Check, Pair, Record, html, losses_of};
 use serde_json::{Value, json};
 
 use super::{Done, TrainArgs};
 use crate::commands::check::report::{checks, shown, text};
 use crate::commands::check::{self, Spec};
 use crate::device::ComputeArgs;
-use crate::failure::Result;
+use crate::failure::{Code, Failure, Result};
 use crate::output;
 
 pub(super) fn finish(args: &TrainArgs, mut done: Done, spec: Option<&Spec>) -> Result<()> {
@@ -45,10 +45,15 @@ pub(super) fn finish(args: &TrainArgs, mut done: Done, spec: Option<&Spec>) -> R
             "model": done.model,
             "report": page,
         }));
+        ended_well(&report.records)?;
         return check::judgement(&verdicts);
     }
-    let loss = |loss: Option<f64>| loss.unwrap_or(f64::NAN);
-    println!("loss    {:.3} -> {:.3} in {} steps", loss(first), loss(last), args.steps);
+    if let Some((first, last)) = losses_of(&report.records) {
+        println!("loss    {first:.3} -> {last:.3} in {} steps", args.steps);
+        if last > first {
+            println!("        it rose: begin again in another --out folder with a smaller --lr");
+        }
+    }
     for pair in &report.samples {
         let line = |text: &str| shown(text).replace('\n', " ");
         println!("asked   {}\n before {}", line(&pair.prompt), line(&pair.before));
@@ -59,7 +64,19 @@ pub(super) fn finish(args: &TrainArgs, mut done: Done, spec: Option<&Spec>) -> R
     if !verdicts.is_empty() {
         print!("\n{}", text(&verdicts));
     }
+    ended_well(&report.records)?;
     check::judgement(&verdicts)
+}
+
+/// A run that was told to go on has not learnt anything if it ends in no number.
+fn ended_well(records: &[Record]) -> Result<()> {
+    match records.last().is_none_or(|last| last.loss.is_finite()) {
+        true => Ok(()),
+        false => Err(Failure::new(
+            Code::Failed,
+            "the last loss is not a number: this model has not learnt\nbegin again in another --out folder with a smaller --lr",
+        )),
+    }
 }
 
 fn pair_json(pair: &Pair) -> Value {

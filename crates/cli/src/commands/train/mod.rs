@@ -26,7 +26,7 @@ use halfbyte_text::dataset::HeldOut;
 use halfbyte_text::packing::Sequence;
 use halfbyte_train::{Decay, GroupSettings, Live, RateScale, Record, Report, RunFolder, SpikeWatch, WarmUp};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::commands::check::Spec;
 use crate::config;
@@ -46,6 +46,9 @@ pub(crate) use setup::restore;
 pub(crate) use size::{RecomputeArg, Size};
 pub(crate) use state::StateArgs;
 pub(crate) use write::model as write_model;
+
+/// Far beyond any use.
+const MOST_DECAY: f64 = 1e3;
 
 /// Train every parameter of a model on your data, in four bits
 #[derive(Args, Clone, Debug, Serialize)]
@@ -197,6 +200,9 @@ impl TrainArgs {
             _ if self.save_every == 0 => wrong("--save-every"),
             _ if self.measure_every == 0 => wrong("--measure-every"),
             _ if self.keep == 0 => wrong("--keep"),
+            _ if !(0.0..=MOST_DECAY).contains(&self.weight_decay) => {
+                Err(Failure::misuse(format!("--weight-decay takes a number from 0 to {MOST_DECAY}")))
+            }
             _ => self.gradient.check(),
         }
     }
@@ -245,7 +251,7 @@ pub(crate) fn train(args: &TrainArgs, ready: &mut dyn FnMut(&Plan, u64)) -> Resu
     };
     let args = &TrainArgs { date: Some(date.unwrap_or_else(Date::today)), ..args.clone() };
     // The step is finished and saved.
-    let interrupt = signals::watch(&[SIGINT, SIGTERM])?;
+    let interrupt = signals::watch(&[SIGINT, SIGTERM, SIGHUP])?;
     let mut setup = Setup::new(args, &mut |_| ())?;
     ready(&setup.plan, setup.adam.state_bytes());
     let mut course = open_folder(args, &mut setup)?;
@@ -362,20 +368,24 @@ pub(super) fn batch(sequences: &[Sequence]) -> Batch {
 fn show(live: &Live, step: u64, steps: u64) {
     if stderr().is_terminal() {
         let width = terminal_size::terminal_size().map_or(100, |(width, _)| usize::from(width.0));
-        eprint!("\r\x1b[K{}", live.line(width.saturating_sub(1)));
-        let _ = stderr().flush();
+        say(&format!("\r\x1b[K{}", live.line(width.saturating_sub(1))));
     } else if step == 1 || step == steps || step.is_multiple_of((steps / 20).max(1)) {
-        eprintln!("{}", live.line(200));
+        say(&format!("{}\n", live.line(200)));
     }
 }
 
 fn clear_line() {
     if stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        say("\r\x1b[K");
     }
 }
 
 fn note(text: &str) {
     clear_line();
-    eprintln!("note: {text}");
+    say(&format!("note: {text}\n"));
+}
+
+/// A run goes on when nobody listens any more.
+fn say(text: &str) {
+    let _ = stderr().write_all(text.as_bytes()).and_then(|()| stderr().flush());
 }

@@ -1,5 +1,7 @@
 //! Model, data and plan of a run, checked before anything is allocated.
 
+use std::path::Path;
+
 use halfbyte_checkpoint::{Checkpoint, Encoding, TensorName};
 use halfbyte_cpu::{Cpu, Isa, measure};
 use halfbyte_formats::state::adamw;
@@ -14,7 +16,7 @@ use super::samples::Prompt;
 use super::size::{RecomputeArg, Size};
 use super::{TrainArgs, batch};
 use crate::config;
-use crate::corpus::{CorpusArgs, Speech};
+use crate::corpus::Speech;
 use crate::date::Date;
 use crate::embedded;
 use crate::failure::Result;
@@ -91,10 +93,20 @@ impl Setup {
         })
     }
 
-    /// For the run's folder: what every flag came to.
+    /// For the run's folder: what every flag came to, for any working directory.
     pub(super) fn settings(&self, args: &TrainArgs) -> Result<String> {
-        let corpus = CorpusArgs { seq: Some(self.length), ..args.corpus.clone() };
-        config::to_toml(&TrainArgs { corpus, ..args.clone() })
+        let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let mut args = args.clone();
+        args.corpus.seq = Some(self.length);
+        for source in &mut args.corpus.data {
+            source.path = whole(&source.path);
+        }
+        args.out = whole(&args.out);
+        args.check = args.check.as_deref().map(whole);
+        if args.model != Path::new(embedded::NAME) {
+            args.model = whole(&args.model);
+        }
+        config::to_toml(&args)
     }
 
     /// Mean loss of the samples kept apart.
