@@ -5,7 +5,7 @@
 #
 #   scripts/embedded/make.sh WORK
 #
-# WORK must not exist; it keeps the run with its report. Needs a release build, and about ten minutes
+# WORK must not exist; it keeps the run with its report. Needs a release build, and a few minutes
 # of two cores.
 set -euo pipefail
 work=$1

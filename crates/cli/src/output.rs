@@ -85,6 +85,16 @@ impl Progress {
         }
     }
 
+    /// Of work whose share nobody knows until it is done.
+    pub(crate) fn waiting(label: impl Into<String>) -> Progress {
+        let mut progress = Progress::new(label, 1);
+        if progress.terminal {
+            progress.shown = Some(Instant::now());
+            eprint!("{} ...", progress.label);
+        }
+        progress
+    }
+
     pub(crate) fn add(&mut self, amount: u64) {
         self.done += amount;
         let recently = |shown: Instant| shown.elapsed() < Duration::from_millis(100);

@@ -1,5 +1,8 @@
 //! What the 8-bit blocks of embedding and head promise while they learn.
 
+mod common;
+
+use common::{mean, scaled};
 use halfbyte_formats::int8_block;
 use halfbyte_formats::philox;
 use halfbyte_formats::state::draw::{Draws, Purpose};
@@ -53,15 +56,6 @@ impl Stored {
 fn noise(seed: u64, len: usize) -> Vec<f32> {
     let draw = |i| (philox::random_bits(seed, 0, 0, i) as i32) as f32 / 2_147_483_648.0;
     (0..len as u64).map(draw).collect()
-}
-
-fn scaled(x: &[f32], factor: f32) -> Vec<f32> {
-    x.iter().map(|x| x * factor).collect()
-}
-
-fn mean(x: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let count = x.len() as f64;
-    x.sum::<f64>() / count
 }
 
 #[test]

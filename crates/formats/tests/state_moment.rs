@@ -1,29 +1,14 @@
 //! What first moments in 4 and 8 bits promise: no bias, nothing lost in the mean, zero stays zero.
 
+mod common;
+
+use common::through;
 use halfbyte_formats::philox;
 use halfbyte_formats::state::BLOCK;
 use halfbyte_formats::state::adamw::{Settings, Step};
 use halfbyte_formats::state::draw::{Draws, Purpose};
-use halfbyte_formats::state::moment::{self, Moment};
+use halfbyte_formats::state::moment::Moment;
 use proptest::prelude::*;
-
-/// Stores a block and reads it again.
-fn through(kind: Moment, m: &[f32; BLOCK], bits: &[u32; BLOCK]) -> [f32; BLOCK] {
-    let mut scale = 0;
-    match kind {
-        Moment::Four => {
-            let mut codes = [0; 8];
-            moment::encode_four(m, bits, &mut codes, &mut scale);
-            moment::decode_four(&codes, scale)
-        }
-        Moment::Eight => {
-            let mut codes = [0; 16];
-            moment::encode_eight(m, bits, &mut codes, &mut scale);
-            moment::decode_eight(&codes, scale)
-        }
-        Moment::Float => *m,
-    }
-}
 
 fn bits(step: u64, element: u64) -> [u32; BLOCK] {
     Draws::new(1, step, 2, Purpose::Weight).block(element)

@@ -3,11 +3,14 @@
 //! loss = mean h (w - target)^2 / 2; the gradient is taken at the NVFP4 plane (as in training) or
 //! at the stored weights, with noise that outweighs it near the end.
 
+mod common;
+
+use common::through;
 use halfbyte_formats::nvfp4::{self, Scales};
 use halfbyte_formats::philox;
 use halfbyte_formats::state::adamw::{Settings, Step};
 use halfbyte_formats::state::draw::{Draws, Purpose};
-use halfbyte_formats::state::moment::{self, Moment};
+use halfbyte_formats::state::moment::Moment;
 use halfbyte_formats::state::weight::{self, Block, Remainder};
 use halfbyte_formats::state::{Average, BLOCK, master, second};
 
@@ -93,24 +96,6 @@ impl Run {
             }
             None => master::update_f32(&mut self.float.as_chunks_mut().0[index], delta),
         };
-    }
-}
-
-/// What is left of a moment that was stored.
-fn through(kind: Moment, m: &[f32; BLOCK], bits: &[u32; BLOCK]) -> [f32; BLOCK] {
-    let mut scale = 0;
-    match kind {
-        Moment::Four => {
-            let mut codes = [0; 8];
-            moment::encode_four(m, bits, &mut codes, &mut scale);
-            moment::decode_four(&codes, scale)
-        }
-        Moment::Eight => {
-            let mut codes = [0; 16];
-            moment::encode_eight(m, bits, &mut codes, &mut scale);
-            moment::decode_eight(&codes, scale)
-        }
-        Moment::Float => *m,
     }
 }
 

@@ -1,5 +1,8 @@
 //! What the stored weight promises: no update no change, true drift, no wall, exact imports, any chunking.
 
+mod common;
+
+use common::{mean, scaled};
 use halfbyte_formats::nvfp4::{self, Scales};
 use halfbyte_formats::state::draw::{Draws, Purpose};
 use halfbyte_formats::state::weight::{self, Remainder, Row};
@@ -81,15 +84,6 @@ fn gaussian(seed: u64, len: usize) -> Vec<f32> {
         (radius * (std::f64::consts::TAU * uniform(seed, 2 * i + 1)).cos()) as f32
     };
     (0..len as u64).map(draw).collect()
-}
-
-fn scaled(x: &[f32], factor: f32) -> Vec<f32> {
-    x.iter().map(|x| x * factor).collect()
-}
-
-fn mean(x: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let count = x.len() as f64;
-    x.sum::<f64>() / count
 }
 
 #[test]

@@ -83,11 +83,7 @@ impl<B: Backend> Decoder<B> {
     ) -> Result<Self> {
         let handles = Handles { architecture, plan, encoding, one_cache: false };
         let layers = (0..architecture.layers).map(|i| handles.layer(i)).collect::<Result<_>>()?;
-        let embedding = handles.weight(TensorName::Embedding)?;
-        let head = match architecture.tied {
-            true => embedding,
-            false => handles.weight(TensorName::Head)?,
-        };
+        let (embedding, head) = handles.tables()?;
         let mut buffers = [Buffer::default(); 12];
         for (buffer, value) in buffers.iter_mut().zip(VALUES) {
             *buffer = handles.buffer(Name::Value(value))?;

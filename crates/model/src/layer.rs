@@ -35,6 +35,13 @@ pub(crate) struct Handles<'a> {
 }
 
 impl Handles<'_> {
+    /// Embedding and head, which may be one.
+    pub(crate) fn tables(&self) -> Result<(Weight, Weight)> {
+        let embedding = self.weight(TensorName::Embedding)?;
+        let head = if self.architecture.tied { embedding } else { self.weight(TensorName::Head)? };
+        Ok((embedding, head))
+    }
+
     pub(crate) fn buffer(&self, name: Name) -> Result<Buffer> {
         self.plan.buffer(name).ok_or_else(|| Error::Unplanned(name.to_string()))
     }

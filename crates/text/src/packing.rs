@@ -45,11 +45,6 @@ impl Sequence {
     pub fn positions(&self) -> Vec<u32> {
         self.segment_start.iter().enumerate().map(|(index, start)| index as u32 - start).collect()
     }
-
-    /// Positions that are trained.
-    pub fn target_count(&self) -> usize {
-        self.targets.iter().filter(|&&target| target != UNTRAINED).count()
-    }
 }
 
 impl Packing {

@@ -23,11 +23,6 @@ impl<'a> Stream<'a> {
         Stream { tokenizer, skip_special, waiting: Vec::new(), at_start }
     }
 
-    /// Continues a text that already has something before it: a leading space is kept.
-    pub fn continuing(tokenizer: &'a Tokenizer, skip_special: bool) -> Self {
-        Stream { tokenizer, skip_special, waiting: Vec::new(), at_start: false }
-    }
-
     /// The text that this id completes; empty while a character is unfinished.
     pub fn push(&mut self, id: u32) -> Result<String, Error> {
         let mut bytes = self.tokenizer.bytes_of(id)?;

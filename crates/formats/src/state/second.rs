@@ -25,28 +25,6 @@ use super::{Average, BLOCK, units};
 /// Smallest v: far below any eps^2 that matters, but a square root may be divided by.
 pub const FLOOR: f32 = 1e-30;
 
-/// How second moments are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Second {
-    /// Means of rows times means of columns: the default for matrices.
-    Factored,
-    /// One number per row: the default for embedding and head.
-    PerRow,
-    /// One number per element: norms, biases, and for comparison.
-    Full,
-}
-
-impl Second {
-    /// Bytes for a matrix of `rows` x `columns`.
-    pub const fn bytes(self, rows: usize, columns: usize) -> usize {
-        match self {
-            Second::Factored => 4 * (rows + columns),
-            Second::PerRow => 4 * rows,
-            Second::Full => 4 * rows * columns,
-        }
-    }
-}
-
 /// Adds the squares of a row to the column sums and returns their sum.
 ///
 /// The sum runs in sixteen lanes over the blocks, then lane i + 8, i + 4, i + 2 and i + 1 onto lane i.
@@ -222,12 +200,5 @@ mod tests {
         assert_eq!(full(&mut [0.0; BLOCK], &[0.0; BLOCK], Average::new(0.95)), [floor; BLOCK]);
         assert_eq!(root(f32::NAN), floor);
         assert_eq!(mean(&[]), 0.0);
-    }
-
-    #[test]
-    fn bytes_are_those_of_the_numbers_kept() {
-        assert_eq!(Second::Factored.bytes(576, 1536), 8448);
-        assert_eq!(Second::PerRow.bytes(49152, 576), 196_608);
-        assert_eq!(Second::Full.bytes(1, 576), 2304);
     }
 }

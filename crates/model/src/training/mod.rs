@@ -91,11 +91,7 @@ impl<B: Backend> Training<B> {
     ) -> Result<Self> {
         let handles = Handles { architecture, plan, encoding, one_cache: true };
         let layers = (0..architecture.layers).map(|i| handles.layer(i)).collect::<Result<_>>()?;
-        let embedding = handles.weight(TensorName::Embedding)?;
-        let head = match architecture.tied {
-            true => embedding,
-            false => handles.weight(TensorName::Head)?,
-        };
+        let (embedding, head) = handles.tables()?;
         let saved = (0..architecture.layers).map(|layer| handles.buffer(Name::Saved(layer)));
         let planned = plan.buffers.iter().filter_map(|planned| match planned.name {
             Name::Value(value) => Some((value, planned.buffer)),

@@ -24,6 +24,27 @@ impl Drop for Toy {
     }
 }
 
+/// Fails unless one of the models has what a test asks for.
+pub(crate) fn has(toys: &[Toy], what: &str, test: &dyn Fn(&Architecture) -> bool) {
+    assert!(toys.iter().any(|toy| test(toy.architecture())), "no case with {what}");
+}
+
+/// Fails unless every switch that a family may have is on in one model and off in another.
+pub(crate) fn covers_every_switch(toys: &[Toy]) {
+    for ratio in [1, 2, 4] {
+        has(toys, "each GQA ratio", &|a| a.heads == ratio * a.kv_heads);
+    }
+    for flag in [true, false] {
+        has(toys, "tied", &|a| a.tied == flag);
+        has(toys, "q/k norm", &|a| a.qk_norm == flag);
+        has(toys, "q/k/v bias", &|a| a.qkv_bias == flag);
+        has(toys, "o bias", &|a| a.output_bias == flag);
+        has(toys, "mlp bias", &|a| a.mlp_bias == flag);
+        has(toys, "head_dim", &|a| (a.head_dim * a.heads == a.hidden_size) == flag);
+        has(toys, "a window", &|a| a.sliding_window.iter().any(Option::is_some) == flag);
+    }
+}
+
 impl Toy {
     /// The model of a config.json with the formula's weights.
     pub(crate) fn new(config: &Value) -> Toy {

@@ -1,13 +1,12 @@
 //! Losses, gradients and AdamW steps of further random configs of the three families against torch in
 //! f32: packed samples of different lengths, masked targets, the vocabulary in chunks.
 
-use halfbyte_checkpoint::Architecture;
 use halfbyte_cpu::Isa;
 use halfbyte_model::Batch;
 use halfbyte_ops::loss;
 use serde_json::Value;
 
-use crate::common::{Toy, golden, kernel_sets, numbers, tokens};
+use crate::common::{Toy, covers_every_switch, golden, has, kernel_sets, numbers, tokens};
 use crate::training::{Adam, Notes, Way, open};
 
 /// Largest relative difference of a loss, of a gradient's length, and of its entries (as a part of
@@ -91,22 +90,8 @@ fn adamw_on_further_configs_gives_the_losses_of_torch() {
 #[test]
 fn the_configs_cover_every_switch() {
     let toys: Vec<Toy> = cases().iter().map(|case| Toy::new(&case["config"])).collect();
-    let has = |what: &str, test: &dyn Fn(&Architecture) -> bool| {
-        assert!(toys.iter().any(|toy| test(toy.architecture())), "no case with {what}");
-    };
-    for ratio in [1, 2, 4] {
-        has("each GQA ratio", &|a| a.heads == ratio * a.kv_heads);
-    }
-    for flag in [true, false] {
-        has("tied", &|a| a.tied == flag);
-        has("q/k norm", &|a| a.qk_norm == flag);
-        has("q/k/v bias", &|a| a.qkv_bias == flag);
-        has("o bias", &|a| a.output_bias == flag);
-        has("mlp bias", &|a| a.mlp_bias == flag);
-        has("a window", &|a| a.sliding_window.iter().any(Option::is_some) == flag);
-    }
-    has("a head_dim of its own", &|a| a.head_dim * a.heads != a.hidden_size);
-    has("a vocabulary that ends inside a panel", &|a| a.vocab_size % 16 != 0);
+    covers_every_switch(&toys);
+    has(&toys, "a vocabulary that ends inside a panel", &|a| a.vocab_size % 16 != 0);
     for family in ["qwen3", "qwen2", "llama"] {
         let count = cases().iter().filter(|case| case["config"]["model_type"] == family).count();
         assert!(count >= 4, "{count} cases of {family}");

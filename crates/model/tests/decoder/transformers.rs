@@ -1,7 +1,9 @@
 //! Logits and loss against transformers in f32, on every kernel set of the machine.
 //! The numbers come from scripts/golden/decoder.py.
 
-use crate::common::{Run, Toy, all_logits, golden, kernel_sets, numbers, tokens, worst};
+use crate::common::{
+    Run, Toy, all_logits, covers_every_switch, golden, has, kernel_sets, numbers, tokens, worst,
+};
 use halfbyte_checkpoint::{Architecture, RopeScaling};
 use halfbyte_cpu::Isa;
 use serde_json::Value;
@@ -63,29 +65,19 @@ fn every_switch_gives_the_logits_of_transformers() {
 #[test]
 fn the_cases_cover_every_switch() {
     let cases: Vec<Toy> = cases().iter().map(|case| Toy::new(&case["config"])).collect();
-    let has = |what: &str, test: &dyn Fn(&Architecture) -> bool| {
-        assert!(cases.iter().any(|toy| test(toy.architecture())), "no case with {what}");
-    };
-    for ratio in [1, 2, 4] {
-        has("each GQA ratio", &|a| a.heads == ratio * a.kv_heads);
-    }
-    for flag in [true, false] {
-        has("tied", &|a| a.tied == flag);
-        has("q/k norm", &|a| a.qk_norm == flag);
-        has("q/k/v bias", &|a| a.qkv_bias == flag);
-        has("o bias", &|a| a.output_bias == flag);
-        has("mlp bias", &|a| a.mlp_bias == flag);
-        has("head_dim", &|a| (a.head_dim * a.heads == a.hidden_size) == flag);
-        has("a window", &|a| a.sliding_window.iter().any(Option::is_some) == flag);
-    }
-    has("windows on some layers only", &|a| {
+    covers_every_switch(&cases);
+    has(&cases, "windows on some layers only", &|a| {
         a.sliding_window.contains(&None) && a.sliding_window.iter().any(Option::is_some)
     });
-    has("plain rope", &|a| a.rope.scaling == RopeScaling::None);
-    has("linear", &|a| matches!(a.rope.scaling, RopeScaling::Linear { .. }));
-    has("llama3", &|a| matches!(a.rope.scaling, RopeScaling::Llama3 { .. }));
+    has(&cases, "plain rope", &|a| a.rope.scaling == RopeScaling::None);
+    has(&cases, "linear", &|a| matches!(a.rope.scaling, RopeScaling::Linear { .. }));
+    has(&cases, "llama3", &|a| matches!(a.rope.scaling, RopeScaling::Llama3 { .. }));
     for cut in [true, false] {
-        has("yarn", &|a| matches!(a.rope.scaling, RopeScaling::Yarn { truncate, .. } if truncate == cut));
+        has(
+            &cases,
+            "yarn",
+            &|a| matches!(a.rope.scaling, RopeScaling::Yarn { truncate, .. } if truncate == cut),
+        );
     }
 }
 

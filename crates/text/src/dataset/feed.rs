@@ -87,11 +87,6 @@ impl Feed {
         self.position
     }
 
-    /// Sequences of the current epoch.
-    pub fn epoch_len(&self) -> usize {
-        self.epoch.len()
-    }
-
     /// The sequences that are held out, in the order of the files.
     pub fn held_out(&self) -> impl Iterator<Item = Sequence> + '_ {
         (0..self.held.len()).filter_map(|index| self.held.sequence(index, &self.data.samples))

@@ -293,11 +293,9 @@ fn a_feed_goes_on_where_it_was_written_down() {
         || Feed::new(files.read(std::slice::from_ref(&source), 64, false).unwrap(), settings()).unwrap();
     let mut whole = feed();
     let mut written = Vec::new();
-    let steps = 3 * whole.epoch_len();
-    for _ in 0..steps {
+    while whole.position().epoch < 3 {
         written.push((whole.position(), whole.next_sequence()));
     }
-    assert!(written.last().unwrap().0.epoch >= 2);
     for (at, (position, _)) in written.iter().enumerate().step_by(7) {
         let saved = serde_json::to_string(position).unwrap();
         let mut resumed = feed();

@@ -27,7 +27,6 @@ fn targets_are_the_next_trained_tokens_and_positions_begin_anew() {
         }
     );
     assert_eq!(sequence.positions(), [0, 1, 2, 0, 1, 2, 0]);
-    assert_eq!(sequence.target_count(), 5);
     assert!(packing.sequence(1, &samples).is_none());
 }
 

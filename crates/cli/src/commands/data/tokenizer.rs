@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::generate::{free, write};
 use crate::failure::{Failure, Result};
-use crate::output::{self, grouped};
+use crate::output::{self, Progress, grouped};
 
 /// More than any tokenizer in use.
 const MOST_TOKENS: usize = 1 << 20;
@@ -56,6 +56,7 @@ pub(crate) fn run(args: &TokenizerArgs) -> Result<()> {
     let [file, config_file] = ["tokenizer.json", "tokenizer_config.json"].map(|name| args.out.join(name));
     free(&file)?;
     free(&config_file)?;
+    let waiting = Progress::waiting(format!("learning {} tokens", grouped(args.size as u64)));
     let texts = texts(&args.data)?;
     let learnt = train_tokenizer(&texts, args.size, &SPECIAL)?;
     let tokenizer = Tokenizer::from_json(learnt.as_bytes(), "tokenizer.json")?;
@@ -76,6 +77,7 @@ pub(crate) fn run(args: &TokenizerArgs) -> Result<()> {
     for text in &texts {
         tokens += tokenizer.encode(text)?.len();
     }
+    drop(waiting);
     match args.json {
         true => output::json(&json!({
             "out": args.out.display().to_string(),
