@@ -1,9 +1,14 @@
-//! Repository chores: `cargo run -p xtask -- tidy` checks what the compiler cannot see.
+//! Repository chores: `cargo run -p xtask -- tidy` checks what the compiler cannot see, `ptx` compiles
+//! the CUDA kernels, `emulate` runs them without a GPU.
 //!
 //! files -> `tree` -> `checks` -> findings, each with its file and line; a wall fails, a length warns.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod checks;
+mod emulate;
+#[allow(unsafe_code)]
+mod nvrtc;
+mod ptx;
 mod source;
 mod tree;
 
@@ -11,15 +16,24 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const HELP: &str = "\
-usage: cargo run -p xtask -- tidy
+usage: cargo run -p xtask -- tidy | ptx [--nvrtc PATH] [--all-targets] | ptx --check | emulate [TEST]
 
 tidy   arrows between crates, unsafe, module docs, printing, contracts of ops, unfinished
-       code, paths of one machine, sizes; exits 1 and names file and line if a wall is broken";
+       code, paths of one machine, sizes; exits 1 and names file and line if a wall is broken
+ptx    compiles the CUDA kernels that changed into crates/cuda/ptx, with the NVRTC at PATH: the library,
+       or a folder with it below, such as a Python's site-packages after `pip install
+       nvidia-cuda-nvrtc-cu12==12.9.*` (without --nvrtc: HALFBYTE_NVRTC)
+       --all-targets   compiles all of them for every chip, and keeps nothing
+       --check         says whether the PTX is what the sources make; needs no NVRTC
+emulate  runs the tests of the CUDA backend (all, or those whose names have TEST in them) on kernels that a
+       C++ compiler (CXX, or c++) has made for this machine; after ptx, which lists the kernels";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy(&root()),
+        ["ptx", ref options @ ..] => report("ptx", ptx_of(&root(), options)),
+        ["emulate", ref filter @ ..] => report("emulate", emulate::run(&root(), filter)),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             ExitCode::SUCCESS
@@ -28,6 +42,35 @@ fn main() -> ExitCode {
             eprintln!("{HELP}");
             ExitCode::from(2)
         }
+    }
+}
+
+fn report(chore: &str, outcome: Result<String, String>) -> ExitCode {
+    match outcome {
+        Ok(said) => {
+            println!("{chore}: {said}");
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            eprintln!("{chore}: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn ptx_of(root: &Path, options: &[&str]) -> Result<String, String> {
+    let set = || {
+        std::env::var_os("HALFBYTE_NVRTC")
+            .map(PathBuf::from)
+            .ok_or_else(|| "where is NVRTC? Give --nvrtc PATH or set HALFBYTE_NVRTC".to_owned())
+    };
+    match options {
+        ["--check"] => ptx::check(root),
+        [] => ptx::build(root, &set()?),
+        ["--nvrtc", path] => ptx::build(root, Path::new(path)),
+        ["--all-targets"] => ptx::try_targets(root, &set()?),
+        ["--nvrtc", path, "--all-targets"] => ptx::try_targets(root, Path::new(path)),
+        _ => Err(HELP.to_owned()),
     }
 }
 

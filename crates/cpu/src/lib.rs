@@ -26,11 +26,10 @@ mod vector;
 
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::error::check;
-use halfbyte_ops::tensor::BLOCK;
 use halfbyte_ops::update::{Kept, Second, Step};
 use halfbyte_ops::{
     Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
-    WeightFormat, WeightRows,
+    WeightRows,
 };
 
 pub use isa::Isa;
@@ -230,15 +229,7 @@ impl Backend for Cpu {
     }
 
     fn read_row(&mut self, from: &Weight, row: usize, codes: &mut [u8], scales: &mut [u8]) -> Result<f32> {
-        let blocks = from.columns.div_ceil(BLOCK);
-        let bytes = match from.format {
-            WeightFormat::Nvfp4 => blocks * BLOCK / 2,
-            WeightFormat::Int8 => blocks * BLOCK,
-            WeightFormat::F32 | WeightFormat::Bf16 => usize::MAX,
-        };
-        check(row < from.rows && codes.len() == bytes && scales.len() == blocks, "read_row", || {
-            format!("row {row} of {} {}x{}", from.format.name(), from.rows, from.columns)
-        })?;
+        from.check_row(row, codes.len(), scales.len())?;
         let place = self.arena.place::<u8>("read_row", from.buffer)?;
         // SAFETY: bounds checked; exclusive by `&mut self`.
         let memory = unsafe { place.slice(0, from.buffer.bytes) };

@@ -13,7 +13,6 @@
 //! A unit is a whole number of cache lines in every format, and a panel one stream.
 
 use halfbyte_formats::{bf16, e4m3};
-use halfbyte_ops::error::check;
 use halfbyte_ops::tensor::{BLOCK, PANEL, UNIT};
 use halfbyte_ops::{Result, Weight, WeightFormat, WeightRows};
 
@@ -35,30 +34,7 @@ pub(crate) fn write(
     let columns = weight.columns;
     let blocks = columns.div_ceil(BLOCK);
     let half = columns.div_ceil(2);
-    let (count, fits) = match (weight.format, rows) {
-        (WeightFormat::F32 | WeightFormat::Bf16, WeightRows::Values(x)) => {
-            (x.len() / columns, x.len().is_multiple_of(columns))
-        }
-        (WeightFormat::Int8, WeightRows::Int8 { codes, scales }) => {
-            let count = codes.len() / columns;
-            (count, codes.len() == count * columns && scales.len() == count * blocks)
-        }
-        (WeightFormat::Nvfp4, WeightRows::Nvfp4 { codes, scales, .. }) => {
-            let count = codes.len() / half;
-            (count, codes.len() == count * half && scales.len() == count * blocks)
-        }
-        _ => (0, false),
-    };
-    let whole =
-        first_row.is_multiple_of(PANEL) && (count.is_multiple_of(PANEL) || first_row + count == weight.rows);
-    check(fits && whole && first_row + count <= weight.rows, "write_weight", || {
-        format!(
-            "{count} rows at {first_row} do not fit {} {}x{}",
-            weight.format.name(),
-            weight.rows,
-            weight.columns
-        )
-    })?;
+    let count = weight.check_rows(first_row, rows)?;
     if let WeightRows::Nvfp4 { global, .. } = rows {
         memory[..4].copy_from_slice(&global.to_le_bytes());
     }

@@ -92,6 +92,13 @@ pub trait Backend {
     /// What computes, for people: "AMX bf16, 2 threads".
     fn describe(&self) -> String;
 
+    /// Whether products, attention and sums over tokens give the bits of [`dot`] and of the
+    /// references. A backend that sums in an order of its own, always the same, is judged by the
+    /// rounding of f32 sums instead.
+    fn exact_products(&self) -> bool {
+        true
+    }
+
     /// Copies f32 values to the device.
     fn write(&mut self, to: Buffer, values: &[f32]) -> Result<()>;
     /// Copies values from the device.

@@ -4,7 +4,7 @@
 
 use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
-use crate::testing::{Bench, assert_same_bits, numbers};
+use crate::testing::{Bench, SUMMED, assert_same_bits, numbers};
 use crate::{Backend, Matrix, Product, Rows, Weight, WeightFormat};
 
 /// The shapes that fit.
@@ -122,9 +122,12 @@ fn transposed(x: &[f32], columns: usize) -> Vec<f32> {
 /// What every backend must give, for few and many tokens, odd sizes, every format.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     use WeightFormat::{Bf16, F32, Int8, Nvfp4};
-    let shapes = [(1, 48, 64), (1, 17, 576), (2, 33, 160), (5, 64, 96), (16, 40, 128), (70, 100, 200)];
+    let small = [(1, 48, 64), (1, 17, 576), (2, 33, 160), (5, 64, 96), (16, 40, 128), (70, 100, 200)];
+    // More than any kernel takes at once, of each.
+    let large = [(3, 20, 2100), (130, 270, 72)];
+    let shapes = small.into_iter().chain(large);
     for format in [F32, Bf16, Int8, Nvfp4] {
-        for (tokens, outputs, inputs) in shapes {
+        for (tokens, outputs, inputs) in shapes.clone() {
             let mut bench = Bench::new(&make);
             let x = numbers(1, tokens * inputs);
             let w = numbers(2, outputs * inputs);
@@ -144,11 +147,11 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             ];
             bench.backend.linear(x, &products).unwrap();
             let what = format!("{} {tokens}x{outputs}x{inputs}", format.name());
-            assert_same_bits(&bench.read(out), &want, &what);
-            assert_same_bits(&bench.read(out2), &want2, &what);
+            bench.assert_products(out, &want, SUMMED, &what);
+            bench.assert_products(out2, &want2, SUMMED, &what);
             let sums: Vec<f32> = want.iter().map(|y| y + y).collect();
             bench.backend.linear(x, &[Product { added: true, ..products[0] }]).unwrap();
-            assert_same_bits(&bench.read(out), &sums, &what);
+            bench.assert_products(out, &sums, SUMMED, &what);
             check_narrow(&mut bench, x, products[0]);
             check_gradients(&mut bench, (tokens, outputs, inputs), weight, &held, scale);
         }
@@ -187,11 +190,11 @@ fn check_gradients<B: Backend>(
     let (dy, x) = (bench.rows(tokens, outputs, &dy), bench.rows(tokens, inputs, &x));
     let (dx, dw) = (bench.output(tokens, inputs), bench.output(outputs, inputs));
     bench.backend.linear_input_gradient(dy, &weight, dx, false).unwrap();
-    assert_same_bits(&bench.read(dx), &want, &what);
+    bench.assert_products(dx, &want, SUMMED, &what);
     bench.backend.linear_input_gradient(dy, &weight, dx, true).unwrap();
-    assert_same_bits(&bench.read(dx), &want.iter().map(|x| x + x).collect::<Vec<_>>(), &what);
+    bench.assert_products(dx, &want.iter().map(|x| x + x).collect::<Vec<_>>(), SUMMED, &what);
     bench.backend.linear_weight_gradient(dy, x, exact, dw, false).unwrap();
-    assert_same_bits(&bench.read(dw), &want_weight, &what);
+    bench.assert_products(dw, &want_weight, SUMMED, &what);
     let [narrow_dy, narrow_x] = [dy, x].map(|rows| bench.output(rows.rows, rows.columns).narrow());
     bench.backend.copy(dy, narrow_dy).unwrap();
     bench.backend.copy(x, narrow_x).unwrap();
@@ -200,13 +203,13 @@ fn check_gradients<B: Backend>(
         assert!(bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, dw, false).is_err());
     } else {
         bench.backend.linear_input_gradient(narrow_dy, &weight, dx, false).unwrap();
-        assert_same_bits(&bench.read(dx), &want, &what);
+        bench.assert_products(dx, &want, SUMMED, &what);
         bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, dw, false).unwrap();
-        assert_same_bits(&bench.read(dw), &want_weight, &what);
+        bench.assert_products(dw, &want_weight, SUMMED, &what);
     }
     let mut db = numbers(9, outputs);
     let handle = bench.vector(&db);
     numbers(7, tokens * outputs).chunks(outputs).for_each(|dy| bias_gradient(dy, &mut db));
     bench.backend.bias_gradient(dy, handle).unwrap();
-    assert_same_bits(&bench.read(Rows::new(handle.buffer, 1, outputs)), &db, "bias_gradient");
+    bench.assert_products(Rows::new(handle.buffer, 1, outputs), &db, SUMMED, "bias_gradient");
 }

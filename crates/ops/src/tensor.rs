@@ -1,5 +1,7 @@
 //! Handles: what an op is given. None of them owns memory.
 
+use crate::error::{Result, check};
+
 /// Rows of a weight that lie together, so that one load serves 16 outputs.
 pub const PANEL: usize = 16;
 /// Inner positions that lie together in a panel; inner dimensions are padded to it with zeros.
@@ -150,6 +152,52 @@ impl Weight {
             let panels = first / PANEL * self.columns.div_ceil(UNIT) * self.format.unit_bytes();
             let bytes = self.format.bytes(rows, self.columns);
             Weight { buffer: Buffer { offset: self.buffer.offset + panels, bytes }, rows, ..self }
+        })
+    }
+}
+
+impl Weight {
+    /// How many rows these are, if they fit from `first_row` on, in whole panels or up to the end.
+    pub fn check_rows(&self, first_row: usize, rows: WeightRows<'_>) -> Result<usize> {
+        let columns = self.columns;
+        let (blocks, half) = (columns.div_ceil(BLOCK), columns.div_ceil(2));
+        let (count, fits) = match (self.format, rows) {
+            (WeightFormat::F32 | WeightFormat::Bf16, WeightRows::Values(x)) => {
+                (x.len() / columns, x.len().is_multiple_of(columns))
+            }
+            (WeightFormat::Int8, WeightRows::Int8 { codes, scales }) => {
+                let count = codes.len() / columns;
+                (count, codes.len() == count * columns && scales.len() == count * blocks)
+            }
+            (WeightFormat::Nvfp4, WeightRows::Nvfp4 { codes, scales, .. }) => {
+                let count = codes.len() / half;
+                (count, codes.len() == count * half && scales.len() == count * blocks)
+            }
+            _ => (0, false),
+        };
+        let whole = first_row.is_multiple_of(PANEL)
+            && (count.is_multiple_of(PANEL) || first_row + count == self.rows);
+        check(fits && whole && first_row + count <= self.rows, "write_weight", || {
+            format!(
+                "{count} rows at {first_row} do not fit {} {}x{}",
+                self.format.name(),
+                self.rows,
+                self.columns
+            )
+        })?;
+        Ok(count)
+    }
+
+    /// Whether a row can be taken as so many bytes of codes and of scales, in whole blocks.
+    pub fn check_row(&self, row: usize, codes: usize, scales: usize) -> Result<()> {
+        let blocks = self.columns.div_ceil(BLOCK);
+        let bytes = match self.format {
+            WeightFormat::Nvfp4 => blocks * BLOCK / 2,
+            WeightFormat::Int8 => blocks * BLOCK,
+            WeightFormat::F32 | WeightFormat::Bf16 => usize::MAX,
+        };
+        check(row < self.rows && codes == bytes && scales == blocks, "read_row", || {
+            format!("row {row} of {} {}x{}", self.format.name(), self.rows, self.columns)
         })
     }
 }

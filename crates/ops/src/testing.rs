@@ -3,6 +3,12 @@
 use crate::{Backend, Buffer, Rows, Vector, Weight, WeightFormat, WeightRows};
 use halfbyte_formats::{bf16, int8_block, nvfp4};
 
+/// What f32 sums in another order may be off by, as a part of the largest: a small multiple of
+/// 2^-24 for each of up to a few hundred terms.
+pub const SUMMED: f32 = 1.0 / 131_072.0;
+/// The same where a value is rounded to bf16 on the way, and may come out as its neighbour: 2^-8 of it.
+pub const NARROWED: f32 = 1.0 / 128.0;
+
 /// A backend under test with a bump allocator over its arena.
 pub struct Bench<B: Backend> {
     /// The backend.
@@ -46,6 +52,22 @@ impl<B: Backend> Bench<B> {
         let mut values = vec![0.0; rows.rows * rows.columns];
         self.backend.read(rows, &mut values).unwrap();
         values
+    }
+
+    /// Fails where rows are not what products must give: these bits or, of a backend that sums in an
+    /// order of its own, values off by no more than `allowed` of the largest.
+    pub fn assert_products(&mut self, rows: Rows, want: &[f32], allowed: f32, what: &str) {
+        let got = self.read(rows);
+        if self.backend.exact_products() {
+            return assert_same_bits(&got, want, what);
+        }
+        let allowed = if rows.narrow { NARROWED.max(allowed) } else { allowed };
+        let largest = want.iter().fold(f32::MIN_POSITIVE, |largest, x| largest.max(x.abs()));
+        assert_eq!(got.len(), want.len(), "{what}: length");
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            let off = (got - want).abs() / largest;
+            assert!(off <= allowed, "{what}: element {i} is {got:e}, expected {want:e}: off by {off:.1e}");
+        }
     }
 
     /// A weight of these values in a format, and the values it then holds (without an NVFP4

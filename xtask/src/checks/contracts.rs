@@ -1,20 +1,23 @@
-//! Every op of `ops` that has a contract is held to it in `cpu`: its name is in a `contracts!` list.
+//! Every op of `ops` that has a contract is held to it by each device: its name is in a `contracts!` list.
 
 use super::Finding;
 use crate::tree::File;
 
+const DEVICES: [&str; 2] = ["cpu", "cuda"];
+
 pub(super) fn check(files: &[File]) -> Vec<Finding> {
-    let held: Vec<&str> = files
-        .iter()
-        .filter(|file| file.is_rust() && file.crate_name() == Some("cpu"))
-        .flat_map(listed)
-        .collect();
+    DEVICES.iter().flat_map(|device| missing(files, device)).collect()
+}
+
+fn missing(files: &[File], device: &str) -> Vec<Finding> {
+    let own = files.iter().filter(|file| file.is_rust() && file.crate_name() == Some(device));
+    let held: Vec<&str> = own.flat_map(listed).collect();
     let ops = files.iter().filter(|file| file.path.starts_with("crates/ops/src/"));
     ops.filter_map(|file| {
         let line =
             file.lines.iter().position(|line| line.code.trim_start().starts_with("pub fn contract"))?;
         let op = op_name(&file.path)?;
-        let problem = format!("no contracts!(...) in crates/cpu names {op}: its kernels go untested");
+        let problem = format!("no contracts!(...) in crates/{device} names {op}: its kernels go untested");
         (!held.contains(&op)).then(|| Finding::new(file, line + 1, problem))
     })
     .collect()
@@ -53,17 +56,19 @@ mod tests {
     #[test]
     fn an_op_in_the_list_passes() {
         let list = "//! x\ncontracts!(rope, add); // first\ncontracts!(\n    gated,\n);\n";
-        let cpu = || File::of("crates/cpu/src/lib.rs", list);
-        for op in ["rope", "add", "gated"] {
-            assert_eq!(check(&[cpu(), File::of(&format!("crates/ops/src/{op}.rs"), OP)]), [], "{op}");
+        let of = |path: &str| {
+            let devices = DEVICES.map(|device| File::of(&format!("crates/{device}/src/lib.rs"), list));
+            check(&devices.into_iter().chain([File::of(path, OP)]).collect::<Vec<_>>())
+        };
+        for op in ["rope.rs", "add.rs", "gated.rs", "rope/mod.rs"] {
+            assert_eq!(of(&format!("crates/ops/src/{op}")), [], "{op}");
         }
-        assert_eq!(check(&[cpu(), File::of("crates/ops/src/rope/mod.rs", OP)]), []);
     }
 
     #[test]
     fn an_op_outside_the_list_fails() {
         let cpu = File::of("crates/cpu/src/lib.rs", "//! x\ncontracts!(rope);\n// contracts!(loss)\n");
-        assert_eq!(lines_of(&check(&[cpu, File::of("crates/ops/src/loss.rs", OP)])), [3]);
+        assert_eq!(lines_of(&check(&[cpu, File::of("crates/ops/src/loss.rs", OP)])), [3, 3]);
     }
 
     #[test]

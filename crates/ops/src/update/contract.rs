@@ -33,7 +33,7 @@ pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
     let wide = masters.map(|(master, scales)| Recipe { master: Some(master), scales, ..float });
     for recipe in [Recipe::DEFAULT, Recipe::LEAN, eight, float].into_iter().chain(wide) {
         for (format, kind) in [(Nvfp4, Second::Factored), (Int8, Second::PerRow), (F32, Second::Factored)] {
-            for (rows, columns) in [(40, 96), (17, 200), (84, 192)] {
+            for (rows, columns) in [(40, 96), (17, 200), (84, 192), (17, 4500)] {
                 check_case(&make, recipe, format, kind, (rows, columns));
                 check_case(&make, recipe, format, Second::Full, (rows, columns));
             }

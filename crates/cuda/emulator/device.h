@@ -1,0 +1,178 @@
+// A GPU for machines without one: what kernels take from CUDA, as C++ that any compiler has. `cargo run -p xtask --
+// emulate` compiles every kernel with it into a library that stands in for the driver's, and runs the
+// contracts on that. One thread after the other runs until it must wait (threads.cpp), so it is slow; but bits
+// are those of the device, except where `multiply_tile` adds more exactly.
+#pragma once
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __noinline__
+#define __shared__ static // blocks run one after the other
+#define __launch_bounds__(...)
+#define dynamic_shared emulated_shared
+
+struct Index {
+    unsigned x, y, z;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+extern Index threadIdx, blockIdx, blockDim, gridDim;
+extern unsigned char emulated_shared[];
+
+// ---- waiting (threads.cpp) ----
+
+// What all threads of a warp do at the same time.
+enum class Together { Wait, Exchange, Multiply, Load, LoadTransposed };
+
+// Bytes of a thread that the others of its warp see.
+constexpr int SLOT = 32;
+
+void wait_for_block();
+// Gives the slots of all 32, once all have come.
+const unsigned char *wait_for_warp(Together what, const void *mine, int bytes);
+void copy_later(void *to, const void *from, bool there);
+void copy_now();
+
+// ---- kernels by name ----
+
+typedef std::function<void(void **)> Kernel;
+int add_kernel(const char *name, Kernel kernel);
+
+template <class... T, size_t... I> Kernel kernel_of(void (*kernel)(T...), std::index_sequence<I...>) {
+    return [kernel](void **arguments) { kernel(*(T *)arguments[I]...); };
+}
+
+template <class... T> Kernel kernel_of(void (*kernel)(T...)) {
+    return kernel_of(kernel, std::index_sequence_for<T...>());
+}
+
+#define KERNEL(name) static int name##_added = add_kernel(#name, kernel_of(&name));
+
+// ---- CUDA's functions ----
+
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+template <class T> T max(T a, T b) { return a > b ? a : b; }
+template <class T> T min(T a, T b) { return a < b ? a : b; }
+
+template <class To, class From> To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From), "as many bits");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+static inline unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
+static inline float __uint_as_float(unsigned x) { return bits_as<float>(x); }
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+
+template <class T> T atomicAdd(T *to, T value) {
+    T old = *to;
+    *to += value;
+    return old;
+}
+
+static inline void __syncthreads() { wait_for_block(); }
+
+static inline void __syncwarp() {
+    char nothing = 0;
+    wait_for_warp(Together::Wait, &nothing, 1);
+}
+
+template <class T> T __shfl_sync(unsigned, T value, int lane) {
+    T other;
+    memcpy(&other, wait_for_warp(Together::Exchange, &value, sizeof value) + (lane & 31) * SLOT, sizeof other);
+    return other;
+}
+
+template <class T> T __shfl_xor_sync(unsigned all, T value, int mask) {
+    return __shfl_sync(all, value, (int)(threadIdx.x % 32) ^ mask);
+}
+
+template <class T> T __shfl_down_sync(unsigned all, T value, int by) {
+    int lane = threadIdx.x % 32;
+    return __shfl_sync(all, value, lane + by < 32 ? lane + by : lane);
+}
+
+// ---- instructions of kernels/tensor_core.cuh ----
+
+static inline float of_bf16(unsigned half) { return __uint_as_float(half << 16); }
+
+static inline unsigned to_bf16(float x) {
+    unsigned bits = __float_as_uint(x);
+    return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+static inline unsigned pair_of(float low, float high) { return to_bf16(low) | to_bf16(high) << 16; }
+
+static inline unsigned multiply_pairs(unsigned a, unsigned b) {
+    return pair_of(of_bf16(a & 0xffff) * of_bf16(b & 0xffff), of_bf16(a >> 16) * of_bf16(b >> 16));
+}
+
+static inline float quick_exp(float x) { return exp2f(x * 1.44269504f); }
+
+// Which thread has a value of a tile, and where: rows 8 apart and columns 8 apart are other words.
+static inline float of_tile(const unsigned char *slots, int word, int row, int column) {
+    unsigned pair;
+    memcpy(&pair, slots + (row % 8 * 4 + column % 8 / 2) * SLOT + word * 4, 4);
+    return of_bf16(column % 2 ? pair >> 16 : pair & 0xffff);
+}
+
+static inline void multiply_tile(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    const unsigned char *slots = wait_for_warp(Together::Multiply, mine, sizeof mine);
+    int lane = threadIdx.x % 32;
+    for (int i = 0; i < 4; i++) {
+        int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        double sum = d[i];
+        for (int k = 0; k < 16; k++)
+            sum += (double)of_tile(slots, row / 8 + k / 8 * 2, row, k) * of_tile(slots, 4 + k / 8, column, k);
+        d[i] = (float)sum;
+    }
+}
+
+static inline void load_four(Together what, unsigned (&r)[4], const void *row) {
+    if ((size_t)row % 16 != 0) fprintf(stderr, "a tile's row begins at no multiple of 16\n"), abort();
+    const unsigned char *slots = wait_for_warp(what, &row, sizeof row);
+    int lane = threadIdx.x % 32;
+    auto value = [&](int tile, int row, int column) {
+        const unsigned short *place;
+        memcpy(&place, slots + (tile * 8 + row) * SLOT, sizeof place);
+        return (unsigned)place[column];
+    };
+    for (int tile = 0; tile < 4; tile++) {
+        int row = lane / 4, column = lane % 4 * 2;
+        r[tile] = what == Together::Load ? value(tile, row, column) | value(tile, row, column + 1) << 16
+                                         : value(tile, column, row) | value(tile, column + 1, row) << 16;
+    }
+    __syncwarp();
+}
+
+static inline void load_tiles(unsigned (&r)[4], const void *row) { load_four(Together::Load, r, row); }
+static inline void load_tiles_transposed(unsigned (&r)[4], const void *row) {
+    load_four(Together::LoadTransposed, r, row);
+}
+static inline void start_copy(void *to, const void *from, bool there) { copy_later(to, from, there); }
+static inline void wait_for_copies() { copy_now(); }

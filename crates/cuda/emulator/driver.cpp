@@ -1,0 +1,98 @@
+// The driver's library, as far as `src/driver/sys.rs` calls it. Memory is the host's; it begins with NaN everywhere,
+// so that what nobody wrote shows. Kernels run when they are launched. HALFBYTE_EMULATE_BACKWARDS lets the last
+// thread of a block run first: what depends on an order that no barrier makes gives other results then.
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "threads.h"
+
+namespace {
+
+typedef std::map<std::string, Kernel> Kernels;
+
+Kernels &kernels() {
+    static Kernels all;
+    return all;
+}
+
+std::mutex one_launch;
+
+int take(void **place, size_t bytes) {
+    *place = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (*place) memset(*place, 0xff, bytes);
+    return *place ? 0 : 2;
+}
+
+// As sys.rs numbers them: multiprocessors, capability 9.0, shared memory.
+int attribute(int which) {
+    return which == 16 ? 132 : which == 75 ? 9 : which == 97 ? (int)MOST_SHARED : 0;
+}
+
+} // namespace
+
+int add_kernel(const char *name, Kernel kernel) {
+    kernels()[name] = kernel;
+    return 0;
+}
+
+extern "C" {
+
+typedef unsigned long long Address;
+
+int cuInit(unsigned) { return 0; }
+int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
+int cuGetErrorName(int, const char **name) { return *name = "CUDA_ERROR_EMULATED", 0; }
+int cuGetErrorString(int, const char **text) { return *text = "the emulator refuses this", 0; }
+int cuDeviceGetCount(int *count) { return *count = 1, 0; }
+int cuDeviceGet(int *device, int) { return *device = 0, 0; }
+int cuDeviceGetName(char *name, int bytes, int) { return snprintf(name, bytes, "emulator"), 0; }
+int cuDeviceGetAttribute(int *value, int which, int) { return *value = attribute(which), 0; }
+int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 8ull << 30, 0; }
+int cuDevicePrimaryCtxRetain(void **context, int) { return *context = &kernels(), 0; }
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
+int cuCtxSetCurrent(void *) { return 0; }
+int cuMemGetInfo_v2(size_t *free, size_t *total) { return *free = *total = 8ull << 30, 0; }
+int cuMemAlloc_v2(Address *place, size_t bytes) { return take((void **)place, bytes); }
+int cuMemFree_v2(Address place) { return free((void *)place), 0; }
+int cuMemAllocHost_v2(void **place, size_t bytes) { return take(place, bytes); }
+int cuMemFreeHost(void *place) { return free(place), 0; }
+int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *) { return memcpy((void *)to, from, bytes), 0; }
+int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *) { return memcpy(to, (void *)from, bytes), 0; }
+int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *) { return memset((void *)to, value, bytes), 0; }
+int cuStreamCreate(void **stream, unsigned) { return *stream = &one_launch, 0; }
+int cuStreamDestroy_v2(void *) { return 0; }
+int cuStreamSynchronize(void *) { return 0; }
+int cuModuleLoadDataEx(void **module, const void *, unsigned, unsigned *, void **) { return *module = &kernels(), 0; }
+int cuModuleUnload(void *) { return 0; }
+
+int cuModuleGetFunction(void **function, void *, const char *name) {
+    Kernels::iterator found = kernels().find(name);
+    return found == kernels().end() ? 500 : (*function = &*found, 0);
+}
+
+int cuFuncSetAttribute(void *, int, int bytes) { return bytes > (int)MOST_SHARED; }
+
+int cuLaunchKernel(void *function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x,
+                   unsigned threads_y, unsigned threads_z, unsigned shared, void *, void **arguments, void **) {
+    std::lock_guard<std::mutex> guard(one_launch);
+    unsigned threads = threads_x * threads_y * threads_z;
+    // Part of a warp would be allowed, but no kernel of ours wants it.
+    if (threads % 32 != 0 || threads > MOST_THREADS || shared > MOST_SHARED || blocks_y > 65535 || blocks_z > 65535)
+        return 1;
+    const Kernels::value_type &kernel = *(Kernels::value_type *)function;
+    Launch launch = {kernel.first.c_str(), &kernel.second, arguments, shared};
+    static bool backwards = getenv("HALFBYTE_EMULATE_BACKWARDS") != nullptr;
+    gridDim = {blocks_x, blocks_y, blocks_z}, blockDim = {threads_x, threads_y, threads_z};
+    for (unsigned z = 0; z < blocks_z; z++) {
+        for (unsigned y = 0; y < blocks_y; y++) {
+            for (unsigned x = 0; x < blocks_x; x++) {
+                blockIdx = {x, y, z};
+                run_block(launch, backwards);
+            }
+        }
+    }
+    return 0;
+}
+
+} // extern "C"

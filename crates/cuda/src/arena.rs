@@ -1,0 +1,147 @@
+//! Handles become addresses here, after a bounds check; copies go through one pinned ring.
+
+use halfbyte_ops::error::check;
+use halfbyte_ops::{Buffer, Error, Result, Rows, Vector, Weight};
+
+use crate::Cuda;
+use crate::launch::DevicePtr;
+
+/// Bytes of the ring that copies go through: on the host, and on the device for lists of an op.
+pub(crate) const RING: usize = 4 << 20;
+/// Numbers of 64 bits that kernels may give back.
+pub(crate) const COUNTERS: usize = 4096;
+
+/// Numbers whose bytes may be copied as they are.
+pub(crate) trait Plain: Copy {}
+impl Plain for u8 {}
+impl Plain for u32 {}
+impl Plain for f32 {}
+impl Plain for u64 {}
+
+/// The bytes of numbers.
+pub(crate) fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: `Plain` types have no padding, and any byte may be read.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// The bytes of numbers, to be written.
+pub(crate) fn bytes_of_mut<T: Plain>(values: &mut [T]) -> &mut [u8] {
+    // SAFETY: as above, and any bytes are a number.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
+}
+
+impl Cuda {
+    /// Where a buffer lies; it must be inside the arena and begin with a whole number.
+    pub(crate) fn pointer(&self, op: &'static str, buffer: Buffer) -> Result<DevicePtr> {
+        let place = self.arena.at(buffer.offset, buffer.bytes).filter(|_| buffer.offset.is_multiple_of(4));
+        place.map(DevicePtr).ok_or(Error::Bounds {
+            op,
+            offset: buffer.offset,
+            bytes: buffer.bytes,
+            arena: self.arena.bytes(),
+        })
+    }
+
+    /// f32 rows; refuses narrow ones.
+    pub(crate) fn rows(&self, op: &'static str, rows: Rows) -> Result<DevicePtr> {
+        check(!rows.narrow, op, || format!("narrow rows {}x{} where f32 is taken", rows.rows, rows.columns))?;
+        self.pointer(op, rows.buffer)
+    }
+
+    /// A gain or a bias.
+    pub(crate) fn vector(&self, op: &'static str, vector: Vector) -> Result<DevicePtr> {
+        check(vector.len * 4 <= vector.buffer.bytes, op, || {
+            format!("{} values in {} bytes", vector.len, vector.buffer.bytes)
+        })?;
+        self.pointer(op, vector.buffer)
+    }
+
+    /// A weight, whole: its header and its panels (see `weight`).
+    pub(crate) fn weight(&self, op: &'static str, weight: &Weight) -> Result<DevicePtr> {
+        let bytes = weight.format.bytes(weight.rows, weight.columns);
+        check(weight.buffer.bytes == bytes && weight.buffer.offset.is_multiple_of(64), op, || {
+            format!(
+                "{} bytes at {} for a {} weight {}x{}",
+                weight.buffer.bytes,
+                weight.buffer.offset,
+                weight.format.name(),
+                weight.rows,
+                weight.columns
+            )
+        })?;
+        self.pointer(op, weight.buffer)
+    }
+
+    /// The planned scratch, if it has so many bytes.
+    pub(crate) fn scratch(&self, op: &'static str, bytes: usize) -> Result<DevicePtr> {
+        check(bytes <= self.scratch.bytes, op, || {
+            format!("needs {bytes} bytes of scratch, planned were {}", self.scratch.bytes)
+        })?;
+        self.pointer(op, self.scratch)
+    }
+
+    /// A list for the kernels of this op alone (tokens, targets): a few of them may be up at once.
+    pub(crate) fn upload<T: Plain>(&mut self, op: &'static str, values: &[T]) -> Result<DevicePtr> {
+        let bytes = bytes_of(values);
+        check(bytes.len() <= RING / 4, op, || {
+            format!("a list of {} bytes is longer than the {} that go up at once", bytes.len(), RING / 4)
+        })?;
+        let at = self.stage(bytes)?;
+        let to = self.lists.at(at, bytes.len()).unwrap_or_default();
+        self.ring.send(at, bytes.len(), to)?;
+        Ok(DevicePtr(to))
+    }
+
+    /// So many counters (u64, or f64 by their bits) at zero, for kernels to write.
+    pub(crate) fn counters(&mut self, count: usize) -> Result<DevicePtr> {
+        assert!(count <= COUNTERS);
+        let start = self.counters.at(0, count * 8).unwrap_or_default();
+        self.counters.clear(start, count * 8)?;
+        Ok(DevicePtr(start))
+    }
+
+    /// What the kernels since [`Cuda::counters`] made of them. Waits.
+    pub(crate) fn read_counters(&mut self, count: usize) -> Result<Vec<u64>> {
+        let start = self.counters.at(0, count * 8).unwrap_or_default();
+        let mut bytes = vec![0; count * 8];
+        self.copy_out(DevicePtr(start), &mut bytes)?;
+        let words = bytes.as_chunks::<8>().0.iter();
+        Ok(words.map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
+    /// Copies bytes to the device, piece by piece through the ring.
+    pub(crate) fn copy_in(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
+        let mut to = to;
+        for piece in bytes.chunks(RING / 4) {
+            let at = self.stage(piece)?;
+            self.ring.send(at, piece.len(), to.0)?;
+            to = to.add(piece.len());
+        }
+        Ok(())
+    }
+
+    /// Copies bytes from the device; waits for all that was started before.
+    pub(crate) fn copy_out(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+        let mut from = from;
+        for piece in bytes.chunks_mut(RING) {
+            self.ring.fetch(0, piece.len(), from.0)?;
+            self.device.session.wait()?;
+            piece.copy_from_slice(self.ring.part(0, piece.len()));
+            from = from.add(piece.len());
+        }
+        self.staged = 0;
+        Ok(())
+    }
+
+    /// Puts bytes into the next free part of the ring; waits where the ring is full.
+    fn stage(&mut self, bytes: &[u8]) -> Result<usize> {
+        if self.staged + bytes.len() > RING {
+            self.device.session.wait()?;
+            self.staged = 0;
+        }
+        let at = self.staged;
+        self.ring.part(at, bytes.len()).copy_from_slice(bytes);
+        self.staged = (at + bytes.len()).next_multiple_of(64);
+        Ok(at)
+    }
+}

@@ -1,0 +1,175 @@
+//! Keys and values into the cache, and attention over it. See `ops::attend`, `kernels/cache.cuh`.
+
+use halfbyte_ops::tensor::WIDEST_HEAD;
+use halfbyte_ops::{Cache, CacheFormat, Result, Rows, Sight, attend};
+
+use crate::Cuda;
+use crate::launch::{DevicePtr, Grid, args};
+
+/// Widest head, as stored, of the kernels that are not `plain`.
+const USUAL_HEAD: usize = 128;
+/// Queries, and keys, of a tile on tensor cores.
+const TILE: usize = 64;
+/// Most queries whose keys are split among blocks; keys of a split, and query heads of a block.
+const FEW: usize = 8;
+const SPLIT: usize = 64;
+const HEADS: usize = 8;
+
+pub(crate) fn store(cuda: &mut Cuda, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
+    attend::check_store(keys, values, start, cache)?;
+    let (k, v) = (cuda.rows("store", keys)?, cuda.rows("store", values)?);
+    let to = cuda.pointer("store", cache.buffer)?;
+    let blocks = keys.rows * cache.kv_heads * Cache::padded_head(cache.head_dim) / 16;
+    let grid = Grid { blocks: (blocks.div_ceil(128) as u32, 2, 1), ..Grid::line(1, 128) };
+    let Cache { kv_heads, head_dim, capacity, .. } = *cache;
+    let format = code(cache.format);
+    cuda.launch("store", grid, args![k, v, keys.rows, start, to, format, kv_heads, head_dim, capacity])
+}
+
+/// Bytes of scratch for few queries over a context.
+pub(crate) fn scratch(queries: usize, heads: usize, head_dim: usize, context: usize) -> usize {
+    queries.min(FEW) * heads * context.div_ceil(SPLIT) * (head_dim + 2) * 4
+}
+
+/// An attention's pointers and sizes, for whichever kernels fit.
+struct Task {
+    q: DevicePtr,
+    cache: DevicePtr,
+    out: DevicePtr,
+    queries: usize,
+    heads: usize,
+    start: usize,
+    /// Zero stands for none: the op takes none that is empty.
+    window: usize,
+    narrow: bool,
+}
+
+pub(crate) fn forward(cuda: &mut Cuda, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()> {
+    attend::check_shapes(q, cache, sight, out)?;
+    let task = Task {
+        q: cuda.rows("attend", q)?,
+        cache: cuda.pointer("attend", cache.buffer)?,
+        out: cuda.pointer("attend", out.buffer)?,
+        queries: q.rows,
+        heads: q.columns / cache.head_dim,
+        start: sight.start,
+        window: sight.window.unwrap_or(0),
+        narrow: out.narrow,
+    };
+    let usual = Cache::padded_head(cache.head_dim) <= USUAL_HEAD;
+    if usual && q.rows <= FEW {
+        few(cuda, &task, cache)
+    } else if usual && cache.format != CacheFormat::F32 {
+        tiled(cuda, &task, cache)
+    } else {
+        plain(cuda, &task, cache)
+    }
+}
+
+/// Keys split among blocks.
+fn few(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
+    let Cache { kv_heads, head_dim, capacity, .. } = *cache;
+    let Task { queries, heads, start, window, .. } = *task;
+    let lowest = if window == 0 { 0 } else { (start + 1).saturating_sub(window) };
+    let first = lowest / SPLIT;
+    let splits = (start + queries).div_ceil(SPLIT) - first;
+    let sums = cuda.scratch("attend", queries * heads * splits * (head_dim + 2) * 4)?;
+    let kernel = match cache.format {
+        CacheFormat::F32 => "attend_split_f32",
+        CacheFormat::Bf16 => "attend_split_bf16",
+        CacheFormat::Int8 => "attend_split_int8",
+    };
+    let (sets, width) = ((heads / kv_heads).div_ceil(HEADS), Cache::padded_head(head_dim));
+    let grid = Grid {
+        blocks: (splits as u32, (kv_heads * sets) as u32, queries as u32),
+        threads: (128, 1, 1),
+        // Queries, weights, and the parts of the sums.
+        shared: ((HEADS * width + HEADS * SPLIT + 8 * HEADS * width) * 4) as u32,
+    };
+    cuda.launch(
+        kernel,
+        grid,
+        args![task.q, task.cache, kv_heads, head_dim, capacity, start, window, sums, heads, first],
+    )?;
+    let grid = Grid {
+        blocks: (queries as u32, heads as u32, 1),
+        threads: (128, 1, 1),
+        shared: ((8 + splits) * 4) as u32,
+    };
+    cuda.launch("attend_join", grid, args![sums, splits, heads, head_dim, task.out, task.narrow])
+}
+
+/// Tiles on tensor cores.
+fn tiled(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
+    let Cache { kv_heads, head_dim, capacity, .. } = *cache;
+    let Task { queries, heads, start, window, .. } = *task;
+    let narrow = head_dim <= 64;
+    let kernel = match (cache.format, narrow) {
+        (CacheFormat::Int8, true) => "attend_int8_64",
+        (CacheFormat::Int8, false) => "attend_int8_128",
+        (_, true) => "attend_bf16_64",
+        (_, false) => "attend_bf16_128",
+    };
+    let channels = if narrow { 64 } else { 128 };
+    let grid = Grid {
+        blocks: (queries.div_ceil(TILE) as u32, heads as u32, 1),
+        threads: (128, 1, 1),
+        // Keys and values, twice.
+        shared: (4 * TILE * channels * 2) as u32,
+    };
+    cuda.launch(
+        kernel,
+        grid,
+        args![
+            task.q,
+            task.cache,
+            kv_heads,
+            head_dim,
+            capacity,
+            queries,
+            start,
+            window,
+            task.out,
+            task.narrow,
+            heads
+        ],
+    )
+}
+
+/// A block for each query and head.
+fn plain(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
+    let Cache { kv_heads, head_dim, capacity, .. } = *cache;
+    let Task { queries, heads, start, window, .. } = *task;
+    let grid = Grid {
+        blocks: (queries as u32, heads as u32, 1),
+        threads: (128, 1, 1),
+        shared: ((5 * WIDEST_HEAD + 8) * 4) as u32,
+    };
+    let format = code(cache.format);
+    cuda.launch(
+        "attend",
+        grid,
+        args![
+            task.q,
+            task.cache,
+            format,
+            kv_heads,
+            head_dim,
+            capacity,
+            start,
+            window,
+            task.out,
+            task.narrow,
+            heads
+        ],
+    )
+}
+
+/// The number that kernels know a format by.
+fn code(format: CacheFormat) -> u32 {
+    match format {
+        CacheFormat::F32 => 0,
+        CacheFormat::Bf16 => 1,
+        CacheFormat::Int8 => 2,
+    }
+}

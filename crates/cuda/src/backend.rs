@@ -1,0 +1,195 @@
+//! Every op of the list and where it is; nothing is computed here.
+
+use halfbyte_ops::accumulate::{Share, Stored};
+use halfbyte_ops::update::{Kept, Second, Step};
+use halfbyte_ops::{
+    Attention, Backend, Buffer, Cache, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
+    WeightRows,
+};
+
+use crate::{
+    Cuda, accumulate, attend, attend_gradient, copies, embed, gated, linear, loss, product_gradients,
+    residual, rms_norm, rope, row_gradients, update, weight,
+};
+
+impl Backend for Cuda {
+    fn describe(&self) -> String {
+        let (major, minor) = self.device.properties.capability;
+        format!("{}, sm_{major}{minor}, bf16 tensor cores", self.device.properties.name)
+    }
+
+    fn exact_products(&self) -> bool {
+        false
+    }
+
+    fn write(&mut self, to: Buffer, values: &[f32]) -> Result<()> {
+        copies::write(self, to, values)
+    }
+
+    fn read(&mut self, from: Rows, values: &mut [f32]) -> Result<()> {
+        copies::read(self, from, values)
+    }
+
+    fn read_bytes(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<()> {
+        copies::read_bytes(self, from, bytes)
+    }
+
+    fn write_bytes(&mut self, to: Buffer, bytes: &[u8]) -> Result<()> {
+        copies::write_bytes(self, to, bytes)
+    }
+
+    fn write_weight(&mut self, to: &Weight, first_row: usize, rows: WeightRows<'_>) -> Result<()> {
+        weight::write(self, to, first_row, rows)
+    }
+
+    fn read_row(&mut self, from: &Weight, row: usize, codes: &mut [u8], scales: &mut [u8]) -> Result<f32> {
+        weight::read_row(self, from, row, codes, scales)
+    }
+
+    fn embed(&mut self, tokens: &[u32], table: &Weight, out: Rows) -> Result<()> {
+        embed::forward(self, tokens, table, out)
+    }
+
+    fn embed_gradient(&mut self, tokens: &[u32], first: usize, dy: Rows, dtable: Rows) -> Result<()> {
+        row_gradients::embed(self, tokens, first, dy, dtable)
+    }
+
+    fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()> {
+        rms_norm::forward(self, x, gain, eps, out)
+    }
+
+    fn rms_norm_gradient(
+        &mut self,
+        x: Rows,
+        gain: Vector,
+        eps: f32,
+        dy: Rows,
+        dx: Rows,
+        dgain: Vector,
+    ) -> Result<()> {
+        row_gradients::rms_norm(self, x, gain, eps, dy, dx, dgain)
+    }
+
+    fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()> {
+        linear::forward(self, x, products)
+    }
+
+    fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()> {
+        product_gradients::linear_input(self, dy, weight, dx, added)
+    }
+
+    fn linear_weight_gradient(
+        &mut self,
+        dy: Rows,
+        x: Rows,
+        exact: bool,
+        dw: Rows,
+        added: bool,
+    ) -> Result<()> {
+        product_gradients::linear_weight(self, dy, x, exact, dw, added)
+    }
+
+    fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()> {
+        row_gradients::bias(self, dy, db)
+    }
+
+    fn rope_gradient(&mut self, dx: Rows, head_dim: usize, turns: Rows) -> Result<()> {
+        row_gradients::rope(self, dx, head_dim, turns)
+    }
+
+    fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()> {
+        rope::forward(self, x, head_dim, turns)
+    }
+
+    fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
+        attend::store(self, keys, values, start, cache)
+    }
+
+    fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()> {
+        attend::forward(self, q, cache, sight, out)
+    }
+
+    fn attend_gradient(
+        &mut self,
+        of: &Attention<'_>,
+        dout: Rows,
+        dq: Rows,
+        dk: Rows,
+        dv: Rows,
+    ) -> Result<()> {
+        attend_gradient::run(self, of, dout, dq, dk, dv)
+    }
+
+    fn copy(&mut self, x: Rows, out: Rows) -> Result<()> {
+        residual::copy(self, x, out)
+    }
+
+    fn add(&mut self, x: Rows, out: Rows) -> Result<()> {
+        residual::add(self, x, out)
+    }
+
+    fn gated(
+        &mut self,
+        x: Rows,
+        gate: Matrix,
+        up: Matrix,
+        kept: Option<(Rows, Rows)>,
+        out: Rows,
+    ) -> Result<()> {
+        gated::forward(self, x, gate, up, kept, out)
+    }
+
+    fn gated_gradient(
+        &mut self,
+        dy: Rows,
+        down: &Weight,
+        kept: (Rows, Rows),
+        dgate: Rows,
+        dup: Rows,
+    ) -> Result<()> {
+        product_gradients::gated(self, dy, down, kept, dgate, dup)
+    }
+
+    fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {
+        loss::forward(self, logits, first, targets, state)
+    }
+
+    fn loss_gradient(
+        &mut self,
+        logits: Rows,
+        first: usize,
+        targets: &[u32],
+        state: Rows,
+        weight: f32,
+    ) -> Result<()> {
+        loss::gradient(self, logits, first, targets, state, weight)
+    }
+
+    fn accumulate(&mut self, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<u64> {
+        accumulate::add(self, gradient, first, to, share)
+    }
+
+    fn accumulated(&mut self, from: &Stored, first: usize, factor: f32, out: Rows) -> Result<()> {
+        accumulate::read(self, from, first, factor, out)
+    }
+
+    fn accumulated_squares(&mut self, of: &Stored) -> Result<f64> {
+        accumulate::squares(self, of)
+    }
+
+    fn update(
+        &mut self,
+        of: &Weight,
+        first: usize,
+        gradient: Rows,
+        kept: &Kept,
+        kind: Second,
+        step: &Step,
+    ) -> Result<Tally> {
+        update::weight(self, of, first, gradient, kept, kind, step)
+    }
+
+    fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<Tally> {
+        update::vector(self, of, gradient, kept, step)
+    }
+}

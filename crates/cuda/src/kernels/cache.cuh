@@ -1,0 +1,35 @@
+// The cache of a layer: keys, then values; of each `[head][position][width]`, the head's width padded to
+// 32 with zeros. Int8: the codes of a side so, then its E8M0 scales `[head][position][width / 16]`.
+#pragma once
+#include "common.cuh"
+
+// As in ops::CacheFormat, in that order.
+enum CacheFormat { CACHE_F32 = 0, CACHE_BF16 = 1, CACHE_INT8 = 2 };
+
+struct Cache {
+    const u8 *start;
+    int format;
+    u32 kv_heads, head_dim, capacity;
+
+    __device__ __forceinline__ u32 width() const { return (head_dim + 31u) & ~31u; }
+
+    __device__ __forceinline__ u64 values_of_side() const { return (u64)kv_heads * capacity * width(); }
+
+    // Keys (0) or values (1).
+    __device__ __forceinline__ const u8 *side(u32 which) const {
+        u64 values = values_of_side();
+        u64 bytes = format == CACHE_F32 ? values * 4 : format == CACHE_BF16 ? values * 2 : values + values / 16;
+        return start + which * bytes;
+    }
+
+    __device__ __forceinline__ u64 row(u32 head, u32 position) const {
+        return ((u64)head * capacity + position) * width();
+    }
+
+    __device__ __forceinline__ float value(u32 which, u64 at) const {
+        const u8 *from = side(which);
+        if (format == CACHE_F32) return ((const float *)from)[at];
+        if (format == CACHE_BF16) return float_of(((const u16 *)from)[at]);
+        return (float)((const i8 *)from)[at] * e8m0(from[values_of_side() + at / 16]);
+    }
+};

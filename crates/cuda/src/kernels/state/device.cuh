@@ -1,0 +1,50 @@
+// What the state's code stands on. All of it follows `halfbyte_formats::state`, whose names and order of
+// operations it keeps, block by block and without a word between threads.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define DEVICE __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+
+namespace state {
+
+// Values that share one scale.
+constexpr int BLOCK = 16;
+
+// What an update did, as `Tally`, its squares apart.
+struct Tally {
+    u32 changed, rescaled, saturated, refused;
+};
+
+// How much of the old stays in an average, and how much of the new comes in.
+struct Average {
+    float keep, fresh;
+};
+
+DEVICE float average_of(Average average, float old, float fresh) {
+    return average.keep * old + average.fresh * fresh;
+}
+
+DEVICE int clamped(int x, int low, int high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+// NaN stays.
+DEVICE float clamped(float x, float low, float high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+DEVICE bool is_nan(float x) {
+    return (__float_as_uint(x) & 0x7FFFFFFF) > 0x7F800000;
+}
+
+// One NaN for all that is kept, the one that other devices give.
+DEVICE float one_nan(float x) {
+    return is_nan(x) ? __uint_as_float(0x7FC00000) : x;
+}
+
+} // namespace state

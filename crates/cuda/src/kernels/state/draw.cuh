@@ -1,0 +1,50 @@
+// `state::draw`: Philox4x32-10. The key is made on the host, by (seed, step, tensor, purpose).
+#pragma once
+#include "device.cuh"
+
+namespace state {
+
+struct Draws {
+    u32 key[2];
+};
+
+DEVICE void philox(u64 counter, Draws draws, u32 (&words)[4]) {
+    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = 0, c3 = 0;
+    u32 k0 = draws.key[0], k1 = draws.key[1];
+    UNROLL for (int round = 0; round < 10; round++) {
+        u32 high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+        u32 high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
+}
+
+// The words of a block's sixteen elements, from number `first` on.
+DEVICE void draw_block(Draws draws, u64 first, u32 (&words)[BLOCK]) {
+    UNROLL for (int quad = 0; quad < 4; quad++) {
+        u32 four[4];
+        philox(first / 4 + quad, draws, four);
+        UNROLL for (int i = 0; i < 4; i++) words[4 * quad + i] = four[i];
+    }
+}
+
+// Two decisions for each: one word serves a pair, whose other half is each other's.
+DEVICE void draw_pairs(Draws draws, u64 first, u32 (&own)[BLOCK], u32 (&other)[BLOCK]) {
+    UNROLL for (int eight = 0; eight < 2; eight++) {
+        u32 four[4];
+        philox(first / 8 + eight, draws, four);
+        UNROLL for (int pair = 0; pair < 4; pair++) {
+            u32 word = four[pair], turned = word << 16 | word >> 16;
+            int even = 8 * eight + 2 * pair;
+            own[even] = turned, own[even + 1] = word;
+            other[even] = word, other[even + 1] = turned;
+        }
+    }
+}
+
+} // namespace state

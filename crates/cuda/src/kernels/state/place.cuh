@@ -1,0 +1,61 @@
+// Blocks of a row in memory. A row begins where the one before ends, so how wide a load may be is seen when it
+// is made; it is the same for all threads of a row.
+#pragma once
+#include "device.cuh"
+
+namespace state {
+
+// So many words in one load or store.
+template <int WORDS> struct Wide {};
+template <> struct Wide<2> {
+    typedef uint2 Type;
+};
+template <> struct Wide<4> {
+    typedef uint4 Type;
+};
+
+template <int BYTES> DEVICE bool aligned(const void* place) {
+    return ((u64)place & (BYTES - 1)) == 0;
+}
+
+template <int WORDS> DEVICE void load(const u8* from, u32 (&words)[WORDS]) {
+    typedef typename Wide<WORDS>::Type Type;
+    if (aligned<4 * WORDS>(from)) {
+        Type all = *(const Type*)from;
+        const u32* each = (const u32*)&all;
+        UNROLL for (int i = 0; i < WORDS; i++) words[i] = each[i];
+    } else if (aligned<4>(from)) {
+        UNROLL for (int i = 0; i < WORDS; i++) words[i] = ((const u32*)from)[i];
+    } else {
+        UNROLL for (int i = 0; i < WORDS; i++)
+            words[i] = from[4 * i] | from[4 * i + 1] << 8 | from[4 * i + 2] << 16 | (u32)from[4 * i + 3] << 24;
+    }
+}
+
+template <int WORDS> DEVICE void store(u8* to, const u32 (&words)[WORDS]) {
+    typedef typename Wide<WORDS>::Type Type;
+    if (aligned<4 * WORDS>(to)) {
+        Type all;
+        UNROLL for (int i = 0; i < WORDS; i++) ((u32*)&all)[i] = words[i];
+        *(Type*)to = all;
+    } else if (aligned<4>(to)) {
+        UNROLL for (int i = 0; i < WORDS; i++) ((u32*)to)[i] = words[i];
+    } else {
+        UNROLL for (int i = 0; i < 4 * WORDS; i++) to[i] = (u8)(words[i / 4] >> (8 * (i % 4)));
+    }
+}
+
+// Sixteen numbers of a row of `columns`, zeros after its end.
+DEVICE void load_values(const float* row, u32 columns, u32 index, float (&x)[BLOCK]) {
+    const float* from = row + index * BLOCK;
+    if (aligned<16>(from) && index * BLOCK + BLOCK <= columns) {
+        UNROLL for (int i = 0; i < BLOCK; i += 4) {
+            float4 four = *(const float4*)(from + i);
+            x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+        }
+    } else {
+        UNROLL for (int i = 0; i < BLOCK; i++) x[i] = index * BLOCK + i < columns ? from[i] : 0.0f;
+    }
+}
+
+} // namespace state

@@ -1,0 +1,148 @@
+//! An NVIDIA GPU as a backend: one arena of its memory, one stream, kernels embedded as PTX.
+//!
+//! Only the driver's library is needed, and it is found at run time (`driver`). Each op has its
+//! launches in `<op>.rs` and its kernels in `<op>.cu` beside it; `cargo run -p xtask -- ptx` makes
+//! `ptx/<op>.ptx` of them. All is asynchronous but what brings values back to the host.
+//!
+//! What rounds, quantises or learns gives the bits of the CPU. Products and attention sum in f32 on
+//! tensor cores, in an order that is fixed but not that of `ops::dot`: the same bits at every run,
+//! within rounding of the CPU's.
+
+mod accumulate;
+mod arena;
+mod attend;
+mod attend_gradient;
+mod backend;
+mod copies;
+pub mod driver;
+mod embed;
+mod gated;
+mod launch;
+mod linear;
+mod loss;
+mod product_gradients;
+mod ptx;
+mod residual;
+mod rms_norm;
+mod rope;
+mod row_gradients;
+mod scratch;
+mod update;
+mod weight;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use halfbyte_ops::{Buffer, Error, Result};
+
+pub use driver::{Driver, DriverError, Properties};
+pub use scratch::{ScratchNeed, TrainingNeed};
+
+use driver::{DeviceMemory, PinnedMemory, Session};
+use launch::Kernels;
+
+/// Major compute capability that the PTX is made for.
+const OLDEST: u32 = 8;
+
+/// A GPU in use by this thread, with the kernels that the driver has translated for it so far.
+#[derive(Clone)]
+pub struct Device {
+    kernels: Rc<RefCell<Kernels>>,
+    session: Rc<Session>,
+    properties: Rc<Properties>,
+}
+
+impl Device {
+    /// The device with this number.
+    pub fn open(driver: Driver, ordinal: u32) -> Result<Device> {
+        let properties = Rc::new(driver.properties(ordinal)?);
+        let (major, minor) = properties.capability;
+        if major < OLDEST {
+            return Err(Error::Device(format!(
+                "{} is sm_{major}{minor}, and the kernels need sm_{OLDEST}0 (Ampere) or newer. Compute with --device cpu.",
+                properties.name
+            )));
+        }
+        let session = Session::open(driver, ordinal)?;
+        Ok(Device { kernels: Rc::default(), session, properties })
+    }
+
+    /// What it says of itself.
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Free and total bytes of its memory.
+    pub fn memory(&self) -> Result<(usize, usize)> {
+        Ok(self.session.memory()?)
+    }
+}
+
+/// The backend.
+pub struct Cuda {
+    device: Device,
+    arena: DeviceMemory,
+    scratch: Buffer,
+    ring: PinnedMemory,
+    staged: usize,
+    lists: DeviceMemory,
+    counters: DeviceMemory,
+}
+
+impl Cuda {
+    /// An arena of `bytes` on a device, with `scratch` inside it.
+    pub fn new(device: &Device, bytes: usize, scratch: Buffer) -> Result<Cuda> {
+        let session = &device.session;
+        let cuda = Cuda {
+            device: device.clone(),
+            arena: DeviceMemory::take(session, bytes)?,
+            scratch,
+            ring: PinnedMemory::take(session, arena::RING)?,
+            staged: 0,
+            lists: DeviceMemory::take(session, arena::RING)?,
+            counters: DeviceMemory::take(session, arena::COUNTERS * 8)?,
+        };
+        cuda.pointer("scratch", scratch)?;
+        Ok(cuda)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a contract on the first device; says so where there is none.
+    fn on_a_device(contract: impl Fn(&dyn Fn(usize) -> Cuda)) {
+        let device = match Driver::load().map_err(Into::into).and_then(|driver| Device::open(driver, 0)) {
+            Ok(device) => device,
+            Err(error) => return eprintln!("skipped: no CUDA device: {error}"),
+        };
+        contract(&|bytes| {
+            let scratch = Buffer { offset: bytes, bytes: 8 << 20 };
+            Cuda::new(&device, bytes + scratch.bytes, scratch).unwrap()
+        });
+    }
+
+    macro_rules! contracts {
+        ($($op:ident),*) => {$(
+            #[test]
+            fn $op() {
+                on_a_device(|make| halfbyte_ops::$op::contract(make));
+            }
+        )*};
+    }
+
+    contracts!(
+        rms_norm,
+        gated,
+        residual,
+        rope,
+        embed,
+        linear,
+        attend,
+        loss,
+        accumulate,
+        update,
+        finite_differences
+    );
+}

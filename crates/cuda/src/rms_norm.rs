@@ -1,0 +1,22 @@
+//! The norm of rows, with the bits of `ops::rms_norm`.
+
+use halfbyte_ops::{Result, Rows, Vector, rms_norm};
+
+use crate::Cuda;
+use crate::launch::{Grid, args};
+
+/// Rows no wider than this are taken by 16 threads each; others by a block each, through shared memory.
+const NARROW: usize = 256;
+
+pub(crate) fn forward(cuda: &mut Cuda, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()> {
+    rms_norm::check_shapes(x, gain, out)?;
+    let (from, to) = (cuda.rows("rms_norm", x)?, cuda.pointer("rms_norm", out.buffer)?);
+    let gain = cuda.vector("rms_norm", gain)?;
+    let arguments = args![from, gain, eps, to, out.narrow, x.rows, x.columns];
+    if x.columns <= NARROW {
+        cuda.launch("rms_norm_heads", Grid::each(x.rows * 16, 256), arguments)
+    } else {
+        let grid = Grid { shared: (16 + x.columns * 4) as u32, ..Grid::line(x.rows, 256) };
+        cuda.launch("rms_norm", grid, arguments)
+    }
+}

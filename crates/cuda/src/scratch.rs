@@ -1,0 +1,42 @@
+//! How much scratch the ops of a run ask for, so that a plan can set it aside.
+
+use crate::{attend, attend_gradient, row_gradients, update};
+
+/// What a run asks of the scratch buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct ScratchNeed {
+    /// Tokens computed together.
+    pub tokens: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Positions of the cache.
+    pub context: usize,
+}
+
+impl ScratchNeed {
+    /// Bytes of scratch that every op of such a run finds enough.
+    pub fn bytes(&self) -> usize {
+        attend::scratch(self.tokens, self.heads, self.head_dim, self.context)
+    }
+}
+
+/// What a training step asks of the scratch buffer besides [`ScratchNeed`].
+#[derive(Clone, Copy, Debug)]
+pub struct TrainingNeed {
+    /// Tokens of a batch.
+    pub tokens: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Widest side of a matrix (of the vocabulary: of a chunk).
+    pub widest: usize,
+}
+
+impl TrainingNeed {
+    /// Bytes of scratch that every op of such a step finds enough. A norm of heads has a row for each.
+    pub fn bytes(&self) -> usize {
+        let rows = row_gradients::scratch(self.tokens * self.heads, self.widest);
+        attend_gradient::scratch(self.tokens, self.heads).max(rows).max(update::scratch(self.widest))
+    }
+}

@@ -1,0 +1,96 @@
+//! `emulate`: the contracts of the CUDA backend without a GPU. Every kernel file is compiled as C++ with
+//! `crates/cuda/emulator`, all of them become a library in the place of the driver's, and the crate's tests run
+//! on it: threads in their order, then in the other.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const FOLDER: &str = "crates/cuda";
+
+/// Nothing is contracted, as in PTX; an access that a GPU would refuse ends the program.
+const OPTIONS: [&str; 9] = [
+    "-std=c++17",
+    "-O1",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fPIC",
+    "-w",
+    "-U_FORTIFY_SOURCE",
+    "-fsanitize=alignment",
+    "-fsanitize-undefined-trap-on-error",
+];
+
+/// Builds the library and runs the tests on it, those whose names have `filter` in them.
+pub(crate) fn run(root: &Path, filter: &[&str]) -> Result<String, String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let out = target.join("emulator");
+    fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let folder = root.join(FOLDER);
+    let mut objects = Vec::new();
+    for name in ["driver", "threads"] {
+        objects.push(compile(&folder, &folder.join("emulator").join(name).with_extension("cpp"), &out)?);
+    }
+    for (module, kernels) in modules(&folder)? {
+        // A namespace of its own, since files use names as they like.
+        let lines: String = kernels.iter().map(|kernel| format!("KERNEL({kernel})\n")).collect();
+        let text = format!("#include \"device.h\"\nnamespace {{\n#include \"{module}.cu\"\n{lines}}}\n");
+        let source = out.join(&module).with_extension("cpp");
+        fs::write(&source, text).map_err(|error| format!("{}: {error}", source.display()))?;
+        objects.push(compile(&folder, &source, &out)?);
+    }
+    let library = out.join("libcuda.so.1");
+    done(Command::new(compiler()).args(["-shared", "-o"]).arg(library).args(objects))?;
+    for backwards in [false, true] {
+        let mut tests = Command::new(env!("CARGO"));
+        tests.args(["test", "--release", "-q", "-p", "halfbyte-cuda", "--lib", "--"]).args(filter);
+        tests.current_dir(root).env("LD_LIBRARY_PATH", &out);
+        if backwards {
+            tests.env("HALFBYTE_EMULATE_BACKWARDS", "1");
+        }
+        done(&mut tests)?;
+    }
+    Ok("the contracts hold, with threads in their order and in the other".to_owned())
+}
+
+/// Every module and the kernels that its PTX lists.
+fn modules(folder: &Path) -> Result<Vec<(String, Vec<String>)>, String> {
+    let ptx = folder.join("ptx");
+    let entries = fs::read_dir(&ptx).map_err(|error| format!("{}: {error}", ptx.display()))?;
+    let mut modules = Vec::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.extension().is_none_or(|own| own != "ptx") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let entry = |line: &str| Some(line.split_once(".entry ")?.1.split('(').next()?.to_owned());
+        let module = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        modules.push((module, text.lines().filter_map(entry).collect()));
+    }
+    modules.sort();
+    Ok(modules)
+}
+
+fn compiler() -> std::ffi::OsString {
+    std::env::var_os("CXX").unwrap_or_else(|| "c++".into())
+}
+
+fn compile(folder: &Path, source: &Path, out: &Path) -> Result<std::path::PathBuf, String> {
+    let object = out.join(source.file_stem().unwrap_or_default()).with_extension("o");
+    let mut command = Command::new(compiler());
+    command.args(OPTIONS);
+    for below in ["emulator", "src", "src/kernels"] {
+        command.arg("-I").arg(folder.join(below));
+    }
+    done(command.arg("-c").arg(source).arg("-o").arg(&object))?;
+    Ok(object)
+}
+
+fn done(command: &mut Command) -> Result<(), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{program} failed ({status}): {command:?}")),
+        Err(error) => Err(format!("{program}: {error}. Install a C++ compiler, or set CXX to one.")),
+    }
+}
