@@ -26,7 +26,7 @@ mod vector;
 
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::error::check;
-use halfbyte_ops::update::{Kept, Second, Step};
+use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
     Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
     WeightRows,
@@ -99,7 +99,7 @@ impl TrainingNeed {
             .max(attend::gradient::scratch(self.longest, self.head_dim))
             .next_multiple_of(64)
             * self.threads;
-        let (sums, row) = update::scratch(self.widest);
+        let (sums, row) = update::scratch(self.widest, self.widest);
         let rows = sums + row.next_multiple_of(64) * self.threads;
         products[0].max(products[1]).max(attention).max(rows)
     }
@@ -374,10 +374,9 @@ impl Backend for Cpu {
         first: usize,
         gradient: Rows,
         kept: &Kept,
-        kind: Second,
         step: &Step,
     ) -> Result<Tally> {
-        update::weight(self, of, first, gradient, kept, kind, step)
+        update::weight(self, of, first, gradient, kept, step)
     }
 
     fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<Tally> {

@@ -6,14 +6,14 @@ use halfbyte_formats::philox;
 use halfbyte_formats::state::Average;
 use halfbyte_formats::state::adamw::{self, Settings};
 use halfbyte_ops::testing::{Bench, numbers};
-use halfbyte_ops::update::{Kept, Recipe, Second, Step, second_bytes};
+use halfbyte_ops::update::{Kept, Recipe, Step};
 use halfbyte_ops::{Backend, Buffer, Rows, Tally, Weight, WeightFormat};
 
-const CASES: [(WeightFormat, Second, Recipe); 4] = [
-    (WeightFormat::Nvfp4, Second::Factored, Recipe::DEFAULT),
-    (WeightFormat::Nvfp4, Second::Factored, Recipe::LEAN),
-    (WeightFormat::Int8, Second::PerRow, Recipe::DEFAULT),
-    (WeightFormat::Int8, Second::PerRow, Recipe::LEAN),
+const CASES: [(WeightFormat, Recipe); 4] = [
+    (WeightFormat::Nvfp4, Recipe::DEFAULT),
+    (WeightFormat::Nvfp4, Recipe::LEAN),
+    (WeightFormat::Int8, Recipe::DEFAULT),
+    (WeightFormat::Int8, Recipe::LEAN),
 ];
 
 /// A tensor that learns on one kernel set.
@@ -22,7 +22,6 @@ struct Learning {
     of: Weight,
     kept: Kept,
     gradient: Rows,
-    kind: Second,
     recipe: Recipe,
 }
 
@@ -31,11 +30,11 @@ impl Learning {
     fn new(
         isa: Isa,
         threads: usize,
-        case: (WeightFormat, Second, Recipe),
+        case: (WeightFormat, Recipe),
         (rows, columns): (usize, usize),
         size: impl Fn(usize) -> f32,
     ) -> Learning {
-        let (format, kind, recipe) = case;
+        let (format, recipe) = case;
         let mut bench = Bench::new(&|bytes| {
             let scratch = Buffer { offset: bytes, bytes: 8 << 20 };
             Cpu::new(isa, threads, bytes + scratch.bytes, scratch).unwrap()
@@ -48,10 +47,10 @@ impl Learning {
         let kept = Kept {
             remainder: bench.buffer(recipe.remainder_bytes(format, rows, columns)),
             moment: bench.buffer(recipe.moment_bytes(rows, columns)),
-            second: bench.buffer(second_bytes(kind, rows, columns)),
+            second: bench.buffer(recipe.second_bytes(rows, columns)),
         };
         let gradient = bench.rows(rows, columns, &vec![0.0; rows * columns]);
-        Learning { bench, of, kept, gradient, kind, recipe }
+        Learning { bench, of, kept, gradient, recipe }
     }
 
     fn bytes(&mut self, of: Buffer) -> Vec<u8> {
@@ -85,7 +84,7 @@ impl Learning {
             step: number,
             tensor: 9,
         };
-        self.bench.backend.update(&self.of, 0, self.gradient, &self.kept, self.kind, &step).unwrap()
+        self.bench.backend.update(&self.of, 0, self.gradient, &self.kept, &step).unwrap()
     }
 
     fn set_gradient(&mut self, g: &[f32]) {

@@ -199,14 +199,14 @@ pub trait Backend {
     fn accumulated(&mut self, from: &accumulate::Stored, first: usize, factor: f32, out: Rows) -> Result<()>;
     /// Sum of the squares of a stored gradient.
     fn accumulated_squares(&mut self, of: &accumulate::Stored) -> Result<f64>;
-    /// A weight learns from rows `first..` of its gradient, and says what changed. See `update`.
+    /// A weight learns from rows `first..` of its gradient, and says what changed. Rows come in
+    /// order. See `update`.
     fn update(
         &mut self,
         of: &Weight,
         first: usize,
         gradient: Rows,
         kept: &update::Kept,
-        kind: update::Second,
         step: &update::Step,
     ) -> Result<Tally>;
     /// A vector learns.

@@ -1,15 +1,14 @@
 //! A tensor learns: g -> v, m -> delta -> the weight and what is kept beside it, as
 //! `halfbyte_formats::state` defines for a block of 16.
 //!
-//! Matrices have factored second moments, tables (first rows may come in chunks) one per row,
-//! vectors, and for comparison all of them, one per element. Kept, all row after row, rows padded to
-//! whole blocks:
+//! Matrices and tables have factored second moments; vectors, and for comparison all, one per element. Rows
+//! may come in parts, from the first to the last. Kept, all row after row, rows padded to whole blocks:
 //!
-//! | buffer | matrix | table | vector |
-//! |---|---|---|---|
-//! | remainder | `[rows][columns]` of n bits, or the master weights | the same | |
-//! | moment | `[rows]`: codes of all blocks, then their scales | the same | f32 |
-//! | second | f32 `[rows]`, then `[columns]`; full: `[rows][columns]` | f32 `[rows]`; full | f32 |
+//! | buffer | matrix | vector |
+//! |---|---|---|
+//! | remainder | `[rows][columns]` of n bits, or the master weights | |
+//! | moment | `[rows]`: codes of all blocks, then their scales | f32 |
+//! | second | f32 `[rows]`, `[columns]`, `[columns]` sums of this step; full: `[rows][columns]` | f32 |
 //!
 //! Weights in f32 have neither remainder nor master: they are what they are.
 
@@ -65,6 +64,14 @@ impl Recipe {
         }
     }
 
+    /// Bytes of the second moments of a weight.
+    pub fn second_bytes(&self, rows: usize, columns: usize) -> usize {
+        match self.full_second {
+            true => 4 * rows * padded(columns),
+            false => 4 * (rows + 2 * padded(columns)),
+        }
+    }
+
     /// Bytes of the first moments of a weight.
     pub fn moment_bytes(&self, rows: usize, columns: usize) -> usize {
         rows * padded(columns) / BLOCK * self.moment.block_bytes()
@@ -74,26 +81,6 @@ impl Recipe {
 /// Values of a row, in whole blocks.
 pub const fn padded(columns: usize) -> usize {
     columns.next_multiple_of(BLOCK)
-}
-
-/// Bytes of the second moments.
-pub fn second_bytes(of: Second, rows: usize, columns: usize) -> usize {
-    match of {
-        Second::Factored => 4 * (rows + padded(columns)),
-        Second::PerRow => 4 * rows,
-        Second::Full => 4 * rows * padded(columns),
-    }
-}
-
-/// How second moments of a weight are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Second {
-    /// For matrices, whose gradient comes whole.
-    Factored,
-    /// For tables.
-    PerRow,
-    /// One number per element, for comparison.
-    Full,
 }
 
 /// What is kept of a tensor.
@@ -152,10 +139,8 @@ pub enum RowWeights<'a> {
 /// Second moments of a row.
 #[derive(Clone, Copy)]
 pub enum RowSecond<'a> {
-    /// The row's factor and the columns' averages.
+    /// The row's average, and the roots of the columns' profile.
     Factored(f32, &'a [f32]),
-    /// The row's average.
-    PerRow(f32),
     /// The row's elements'.
     Full(&'a [f32]),
 }
@@ -178,7 +163,7 @@ pub fn row(
     let (codes, scales) = moments.split_at_mut(codes);
     // Words are drawn by the hundred: one after the other they cost more than all the rest.
     let mut words = [[0u32; WORDS]; 2];
-    let mut squares = [0.0; BLOCK];
+    let (mut squares, own) = ([0.0; BLOCK], step.average.fresh.sqrt());
     for (index, g) in g.as_chunks::<BLOCK>().0.iter().enumerate() {
         let word = index * BLOCK % WORDS;
         if word == 0 {
@@ -190,11 +175,10 @@ pub fn row(
         let luck =
             |which: usize| -> &[u32; BLOCK] { words[which][word..].first_chunk().expect("whole blocks") };
         let roots = match second {
-            RowSecond::Factored(factor, columns) => {
-                let columns: &[f32; BLOCK] = columns[index * BLOCK..].first_chunk().expect("whole blocks");
-                second::factored(factor, columns)
+            RowSecond::Factored(average, profile) => {
+                let profile = profile[index * BLOCK..].first_chunk().expect("whole blocks");
+                second::factored(second::root(average), profile, g, own)
             }
-            RowSecond::PerRow(row) => second::per_row(row),
             RowSecond::Full(row) => second::each(row[index * BLOCK..].first_chunk().expect("whole blocks")),
         };
         let m = moment_block(recipe.moment, codes, scales, index, g, step, luck(1));
@@ -347,24 +331,15 @@ pub fn vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Ste
 }
 
 /// The shapes that fit.
-pub fn check_shapes(
-    of: &Weight,
-    first: usize,
-    gradient: Rows,
-    kept: &Kept,
-    kind: Second,
-    recipe: &Recipe,
-) -> Result<()> {
+pub fn check_shapes(of: &Weight, first: usize, gradient: Rows, kept: &Kept, recipe: &Recipe) -> Result<()> {
     let (rows, columns) = (of.rows, of.columns);
-    let whole = first == 0 && gradient.rows == rows;
     let fits = gradient.columns == columns
         && first.is_multiple_of(crate::tensor::PANEL)
         && first + gradient.rows <= rows
-        && (whole || kind != Second::Factored)
         && of.format != WeightFormat::Bf16
         && kept.remainder.bytes >= recipe.remainder_bytes(of.format, rows, columns)
         && kept.moment.bytes >= recipe.moment_bytes(rows, columns)
-        && kept.second.bytes >= second_bytes(kind, rows, columns);
+        && kept.second.bytes >= recipe.second_bytes(rows, columns);
     check(fits, "update", || {
         format!(
             "{} {rows}x{columns}, gradient of rows {first}.. {}x{}, kept {}, {} and {} bytes",

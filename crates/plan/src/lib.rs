@@ -20,7 +20,7 @@ use serde::Serialize;
 pub use fit::{Change, Fit};
 pub use need::plan;
 pub use settings::{Settings, WeightChoice};
-pub use training::{Recompute, TrainingSettings, plan_training, second_of, stored_gradient};
+pub use training::{Recompute, TrainingSettings, plan_training, stored_gradient};
 
 /// Values that each loading thread holds at a time, at least 16 rows.
 pub const LOADING_VALUES: usize = 1 << 20;

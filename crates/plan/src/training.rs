@@ -3,7 +3,7 @@
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::accumulate::{Storage, Stored};
-use halfbyte_ops::update::{self, Recipe, Second};
+use halfbyte_ops::update::Recipe;
 use halfbyte_ops::{Buffer, Cache, Rows, loss};
 
 use crate::need::{Item, place, tensors};
@@ -33,15 +33,6 @@ pub enum Recompute {
     None,
 }
 
-/// How second moments of a matrix are kept.
-pub fn second_of(name: TensorName, recipe: &Recipe) -> Second {
-    match name {
-        _ if recipe.full_second => Second::Full,
-        TensorName::Embedding | TensorName::Head => Second::PerRow,
-        _ => Second::Factored,
-    }
-}
-
 /// What a tensor keeps between steps besides itself.
 fn state(
     a: &Architecture,
@@ -56,7 +47,7 @@ fn state(
             (
                 recipe.remainder_bytes(format, rows, columns),
                 recipe.moment_bytes(rows, columns),
-                update::second_bytes(second_of(name, recipe), rows, columns),
+                recipe.second_bytes(rows, columns),
             )
         }
         ref shape => (0, 4 * shape[0], 4 * shape[0]),

@@ -9,7 +9,7 @@ use halfbyte_formats::state::{Average, SQUARES_PER_ONE, adamw};
 use halfbyte_model::training::{Learner, Learnt, Training as Model};
 use halfbyte_ops::update::{Kept, Recipe, Step};
 use halfbyte_ops::{Backend, Buffer, Rows, Tally};
-use halfbyte_plan::{Name, Plan, second_of};
+use halfbyte_plan::{Name, Plan};
 
 use crate::groups::Training;
 
@@ -192,9 +192,8 @@ impl<B: Backend> Learner<B> for Adam {
         let start = Instant::now();
         let tally = match entry.learnt {
             Learnt::Matrix(weight) => {
-                let second = second_of(name, &self.recipe);
                 self.codes += (gradient.rows * gradient.columns) as u64;
-                backend.update(&weight, first, gradient, &entry.kept, second, &step)?
+                backend.update(&weight, first, gradient, &entry.kept, &step)?
             }
             Learnt::Vector(vector) => backend.update_vector(vector, gradient, &entry.kept, &step)?,
         };

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use halfbyte_formats::state::{Average, BLOCK, Tally, int8, second, weight};
 use halfbyte_ops::tensor::{PANEL, UNIT};
-use halfbyte_ops::update::{self, Kept, Moving, RowSecond, RowWeights, Second, Step};
+use halfbyte_ops::update::{self, Kept, Moving, RowSecond, RowWeights, Step};
 use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
 use crate::arena::Place;
 use crate::isa::for_isa;
-use crate::{Cpu, Isa, STRIPE, Scratch, panel};
+use crate::{Cpu, Isa, panel};
 
 const OP: &str = "update";
 
@@ -24,7 +24,6 @@ fn learn(weights: RowWeights<'_>, moments: &mut [u8], second: RowSecond<'_>, g: 
     update::row(weights, moments, second, g, first, moving)
 }
 }
-for_isa! { fn squares(g: &[f32]) -> f32 { second::sum_of_squares(g) } }
 for_isa! { fn add_squares(g: &[f32], sums: &mut [f32]) -> f32 { second::add_squares(g, sums) } }
 for_isa! {
 fn follow_squares(v: &mut [f32], g: &[f32], average: Average) {
@@ -37,10 +36,11 @@ fn learn_vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &S
 }
 }
 
-/// Bytes of scratch: column sums of the chunks of rows; for each thread a row's gradient, codes and scales.
-pub(crate) fn scratch(columns: usize) -> (usize, usize) {
+/// Bytes of scratch: the columns' profile and the sums of groups of rows; for each thread a row's gradient,
+/// codes and scales.
+pub(crate) fn scratch(rows: usize, columns: usize) -> (usize, usize) {
     let width = update::padded(columns);
-    (second::CHUNKS * width * 4, width * 4 + width * 4 + width / BLOCK)
+    ((1 + rows.div_ceil(second::GROUP)) * width * 4, width * 4 + width * 4 + width / BLOCK)
 }
 
 /// One call, with its pointers.
@@ -50,8 +50,10 @@ struct Task<'a> {
     gradient: Place<f32>,
     remainder: Place<u8>,
     moment: Place<u8>,
-    rows: Place<f32>,
-    columns: Place<f32>,
+    /// Averages of the rows, or all second moments.
+    second: Place<f32>,
+    /// Roots of the columns' profile.
+    profile: Place<f32>,
     first: usize,
     width: usize,
 }
@@ -62,108 +64,101 @@ pub(crate) fn weight(
     first: usize,
     gradient: Rows,
     kept: &Kept,
-    kind: Second,
     step: &Step,
 ) -> Result<Tally> {
-    update::check_shapes(of, first, gradient, kept, kind, &step.recipe)?;
-    let second = cpu.arena.place::<f32>(OP, kept.second)?;
+    update::check_shapes(of, first, gradient, kept, &step.recipe)?;
+    let (rows, width, full) = (gradient.rows, update::padded(of.columns), step.recipe.full_second);
+    let (isa, scratch) = (cpu.isa, cpu.scratch(scratch(rows, of.columns), OP)?);
+    let profile = scratch.shared.cast::<f32>();
     let task = Task {
         of,
         memory: cpu.arena.place(OP, of.buffer)?,
         gradient: cpu.arena.rows(OP, gradient)?,
         remainder: cpu.arena.place(OP, kept.remainder)?,
         moment: cpu.arena.place(OP, kept.moment)?,
-        rows: second,
-        // SAFETY: the columns' averages follow the rows'; only factored moments have them.
-        columns: Place(unsafe { second.pointer().add(if kind == Second::Factored { of.rows } else { 0 }) }),
+        second: cpu.arena.place(OP, kept.second)?,
+        profile,
         first,
-        width: update::padded(of.columns),
+        width,
     };
-    let (isa, scratch) = (cpu.isa, cpu.scratch(scratch(of.columns), OP)?);
-    let mean = match kind {
-        Second::Factored => follow(cpu, &task, gradient, step.average, scratch),
-        Second::PerRow | Second::Full => 0.0,
-    };
+    // SAFETY: behind the rows' averages lie the columns', and their sums; nobody else is at work yet.
+    let (columns, total) =
+        unsafe { (task.second.pointer().add(of.rows), task.second.pointer().add(of.rows + width)) };
+    let (columns, total) = (Place(columns), Place(total));
+    if !full {
+        // SAFETY: as above.
+        unsafe { second::profile(columns.slice(0, width), of.columns, profile.slice_mut(0, width)) };
+    }
     let moving = Moving::new(step);
     let counts = [const { AtomicU64::new(0) }; 5];
-    let panels = gradient.rows.div_ceil(PANEL);
-    cpu.pool.run(panels, &|chunk, thread| {
-        // Backwards: what `follow` read last is still near.
-        let first = (panels - 1 - chunk) * PANEL;
-        let rows = first..gradient.rows.min(first + PANEL);
+    let groups = rows.div_ceil(second::GROUP);
+    // SAFETY: scratch has a place for each group.
+    let sums = Place(unsafe { profile.pointer().add(width) });
+    cpu.pool.run(groups, &|group, thread| {
         let scratch = scratch.of_thread(thread);
-        // SAFETY: a row is learnt by one thread; scratch is this thread's.
-        let tally = unsafe {
-            if kind != Second::Factored {
-                follow_rows(isa, &task, rows.clone(), kind, step.average, scratch);
+        let mut tally = Tally::default();
+        // SAFETY: a group has its own sums.
+        let sums = unsafe { sums.slice_mut(group * width, if full { 0 } else { width }) };
+        sums.fill(0.0);
+        for first in (group * second::GROUP..rows.min((group + 1) * second::GROUP)).step_by(PANEL) {
+            let rows = first..rows.min(first + PANEL);
+            // SAFETY: a row is learnt by one thread; scratch is this thread's.
+            unsafe {
+                follow(isa, &task, rows.clone(), step, sums, scratch);
+                tally.add(panel_rows(isa, &task, rows, (step, &moving), scratch));
             }
-            panel_rows(isa, &task, rows, kind, mean, (step, &moving), scratch)
-        };
+        }
         let parts = [tally.changed, tally.rescaled, tally.saturated, tally.refused, tally.squares];
         for (count, part) in counts.iter().zip(parts) {
             count.fetch_add(part, Ordering::Relaxed);
         }
     });
+    if !full {
+        cpu.for_stripes(groups, width, &|from, count| {
+            // SAFETY: sums are only read; a stripe of averages and totals is written by one chunk.
+            unsafe {
+                let total = total.slice_mut(from, count);
+                if first == 0 {
+                    total.fill(0.0);
+                }
+                for group in 0..groups {
+                    second::add_sums(total, sums.slice(group * width + from, count));
+                }
+                if first + rows == of.rows {
+                    second::follow(columns.slice_mut(from, count), total, of.rows, step.average);
+                }
+            }
+        });
+    }
     let [changed, rescaled, saturated, refused, squares] = counts.map(AtomicU64::into_inner);
     Ok(Tally { changed, rescaled, saturated, refused, squares })
 }
 
-/// Lets the second moments of rows and columns follow the gradient, in one pass; gives the mean of the rows'.
-fn follow(cpu: &mut Cpu, task: &Task<'_>, gradient: Rows, average: Average, scratch: Scratch) -> f32 {
-    let (isa, columns, rows, width) = (cpu.isa, gradient.columns, gradient.rows, task.width);
-    let (chunk, sums) = (second::chunk_rows(rows), scratch.shared.cast::<f32>());
-    let chunks = rows.div_ceil(chunk);
-    cpu.pool.run(chunks, &|number, thread| {
-        // SAFETY: each chunk writes its own sums and rows' averages; the gradient is only read.
-        unsafe {
-            let sums = sums.slice_mut(number * width, width);
-            sums.fill(0.0);
-            for index in number * chunk..rows.min((number + 1) * chunk) {
-                let g = padded_row(task, index, columns, scratch.of_thread(thread));
-                let old = &mut task.rows.slice_mut(index, 1)[0];
-                *old = second::follow_one(*old, add_squares(isa, g, sums), columns, average);
-            }
-        }
-    });
-    cpu.for_stripes(chunks, width, &|first, count| {
-        let mut total = [0.0; STRIPE];
-        // SAFETY: sums are only read; a stripe of averages is written by one chunk.
-        unsafe {
-            for number in 0..chunks {
-                second::add_sums(&mut total[..count], sums.slice(number * width + first, count));
-            }
-            second::follow(task.columns.slice_mut(first, count), &total[..count], rows, average);
-        }
-    });
-    // SAFETY: written above.
-    second::mean(unsafe { task.rows.slice(0, rows) })
-}
-
-/// Lets the second moments of rows follow the gradient: one for each, or one for each element.
+/// Lets the second moments of a panel's rows follow the gradient, which is near from then on; `sums` of the
+/// columns grow by its squares.
 ///
 /// # Safety
 /// This thread alone touches the rows and `scratch`.
-unsafe fn follow_rows(
+unsafe fn follow(
     isa: Isa,
     task: &Task<'_>,
     rows: Range<usize>,
-    kind: Second,
-    average: Average,
+    step: &Step,
+    sums: &mut [f32],
     scratch: Place<u8>,
 ) {
     let columns = task.of.columns;
     for index in rows {
+        let number = task.first + index;
         // SAFETY: by the caller's promise.
         unsafe {
             let g = padded_row(task, index, columns, scratch);
-            if kind == Second::Full {
-                let v = task.rows.slice_mut((task.first + index) * task.width, task.width);
-                follow_squares(isa, v, g, average);
-                continue;
+            if step.recipe.full_second {
+                follow_squares(isa, task.second.slice_mut(number * task.width, task.width), g, step.average);
+            } else {
+                let old = &mut task.second.slice_mut(number, 1)[0];
+                *old = second::follow_one(*old, add_squares(isa, g, sums), columns, step.average);
             }
-            let sum = squares(isa, g);
-            let old = &mut task.rows.slice_mut(task.first + index, 1)[0];
-            *old = second::follow_one(*old, sum, columns, average);
         }
     }
 }
@@ -194,22 +189,18 @@ unsafe fn panel_rows(
     isa: Isa,
     task: &Task<'_>,
     rows: Range<usize>,
-    kind: Second,
-    mean: f32,
     (step, moving): (&Step, &Moving<'_>),
     scratch: Place<u8>,
 ) -> Tally {
     #[cfg(target_arch = "x86_64")]
-    if isa >= Isa::Avx512 && rows.len() == PANEL && avx512::fits(task.of, &step.recipe, kind) {
+    if isa >= Isa::Avx512 && rows.len() == PANEL && avx512::fits(task.of, &step.recipe) {
         // SAFETY: this machine has the set (`Cpu::new`); the rest is the caller's promise.
-        return unsafe {
-            avx512::learn(task.of.format, &panel_of(task, rows.start, kind, mean, step), moving)
-        };
+        return unsafe { avx512::learn(task.of.format, &panel_of(task, rows.start, step), moving) };
     }
     let mut tally = Tally::default();
     for index in rows {
         // SAFETY: by the caller's promise.
-        tally.add(unsafe { row(isa, task, index, kind, mean, (step, moving), scratch) });
+        tally.add(unsafe { row(isa, task, index, (step, moving), scratch) });
     }
     tally
 }
@@ -219,18 +210,10 @@ unsafe fn panel_rows(
 /// # Safety
 /// The rows are there.
 #[cfg(target_arch = "x86_64")]
-unsafe fn panel_of(task: &Task<'_>, index: usize, kind: Second, mean: f32, step: &Step) -> avx512::Panel {
+unsafe fn panel_of(task: &Task<'_>, index: usize, step: &Step) -> avx512::Panel {
     let (of, width, number) = (task.of, task.width, task.first + index);
     // SAFETY: by the caller's promise.
     unsafe {
-        let mut rows = *task.rows.slice(number, PANEL).as_array().expect("sixteen rows");
-        let columns = match kind {
-            Second::Factored => {
-                rows.iter_mut().for_each(|row| *row = second::row_factor(*row, mean));
-                Some(task.columns.pointer().cast_const())
-            }
-            Second::PerRow | Second::Full => None,
-        };
         let units = number / PANEL * (width / UNIT);
         avx512::Panel {
             weights: task.memory.pointer().add(panel::HEADER + units * of.format.unit_bytes()),
@@ -238,8 +221,8 @@ unsafe fn panel_of(task: &Task<'_>, index: usize, kind: Second, mean: f32, step:
             gradient: task.gradient.pointer().add(index * width),
             remainders: task.remainder.pointer().add(step.recipe.remainder_bytes(of.format, number, width)),
             moments: task.moment.pointer().add(step.recipe.moment_bytes(number, width)),
-            rows,
-            columns,
+            rows: *task.second.slice(number, PANEL).as_array().expect("sixteen rows"),
+            profile: task.profile.pointer().cast_const(),
             first: (number * width) as u64,
             width,
         }
@@ -252,8 +235,6 @@ unsafe fn row(
     isa: Isa,
     task: &Task<'_>,
     index: usize,
-    kind: Second,
-    mean: f32,
     (step, moving): (&Step, &Moving<'_>),
     scratch: Place<u8>,
 ) -> Tally {
@@ -270,13 +251,9 @@ unsafe fn row(
         let scales = Place(rest.pointer().add(width * 4)).slice_mut(0, blocks);
         let remainders = task.remainder.slice_mut(number * remainder, remainder);
         let moments = task.moment.slice_mut(number * moment, moment);
-        let second = match kind {
-            Second::Factored => {
-                let factor = second::row_factor(task.rows.slice(number, 1)[0], mean);
-                RowSecond::Factored(factor, task.columns.slice(0, width))
-            }
-            Second::PerRow => RowSecond::PerRow(task.rows.slice(number, 1)[0]),
-            Second::Full => RowSecond::Full(task.rows.slice(number * width, width)),
+        let second = match step.recipe.full_second {
+            true => RowSecond::Full(task.second.slice(number * width, width)),
+            false => RowSecond::Factored(task.second.slice(number, 1)[0], task.profile.slice(0, width)),
         };
         let first = (number * width) as u64;
         match of.format {

@@ -15,8 +15,8 @@
 //! of the nibble there (/ 44 to / 52). So n = 4 belongs to the default recipe and n = 0 to the lean one,
 //! at the bytes per parameter that the matrices have.
 //!
-//! **The exponent is sticky**: raised when the block's largest exceeds 127 units of code, lowered when
-//! it is below 48; the new one is the smallest, at least 1, under which the largest is at most 127.
+//! **The exponent is sticky**: raised when the block's largest is more than the last code and its
+//! remainder can hold, lowered when it is below 48 codes; the new one is the smallest, at least 1, under which the largest is at most 127.
 //! After a change the largest is 63.5 or more, so a change is not undone by the next step.
 //! Lowering is exact; raising rounds all sixteen stochastically, at once with the update. Only what
 //! lies beyond 127 * 2^121 saturates.
@@ -29,7 +29,12 @@ use super::{BLOCK, Tally, units};
 use crate::int8_block;
 
 const LOW: f32 = 48.0;
-const HIGH: f32 = 127.0;
+
+/// Most units that a weight can have: the last code with the largest remainder.
+#[inline(always)]
+pub const fn limit<const BITS: u32>() -> i32 {
+    (127 << BITS) + if BITS > 0 { half::<BITS>() - 1 } else { 0 }
+}
 
 /// Width of the remainder beside an 8-bit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,12 +154,12 @@ pub fn update_block<const BITS: u32>(block: Block<'_>, delta: &[f32; BLOCK], bit
     if largest >= 0x7F80_0000 {
         return Tally { refused: 1, ..Tally::default() };
     }
-    let scale = next_scale(*block.scale, f32::from_bits(largest));
+    let scale = next_scale::<BITS>(*block.scale, f32::from_bits(largest));
     let kept = scale == *block.scale;
     // Under the old scale only the update is rounded: what is stored is whole already.
     let (origin, moves) = if kept { (k, *delta) } else { ([0; BLOCK], w) };
     let per_code = units::inverse_power_of_two(scale);
-    let limit = (127 << BITS) + half::<BITS>() - i32::from(BITS > 0);
+    let limit = limit::<BITS>();
     let (mut rest, mut changed, mut saturated) = ([0; BLOCK], 0, 0);
     for i in 0..BLOCK {
         let t = units::hold(moves[i] * per_code * (1 << BITS) as f32);
@@ -203,10 +208,11 @@ fn values<const BITS: u32>(k: &[i32; BLOCK], scale: u8) -> [f32; BLOCK] {
 
 /// The exponent for a block whose largest magnitude is `amax`: the old one while it serves.
 #[inline(always)]
-fn next_scale(old: u8, amax: f32) -> u8 {
+fn next_scale<const BITS: u32>(old: u8, amax: f32) -> u8 {
     let code = int8_block::decode_scale(old);
     let chosen = units::exponent_for(amax);
-    let leaves = (amax > HIGH * code && chosen > old) || (amax < LOW * code && chosen < old);
+    let leaves = (amax > limit::<BITS>() as f32 / (1 << BITS) as f32 * code && chosen > old)
+        || (amax < LOW * code && chosen < old);
     if leaves { chosen } else { old }
 }
 

@@ -1,29 +1,34 @@
-//! Second moments: factored into row and column means, one per row, or one per element; all f32.
+//! Second moments: a mean for each row and a profile of the columns, or one per element; all f32.
 //!
 //! ```text
 //! R[i] <- beta R[i] + (1 - beta) mean_j g[i,j]^2     C[j] <- beta C[j] + (1 - beta) mean_i g[i,j]^2
-//! v[i,j] = R[i] C[j] / mean(R),  sqrt(v[i,j]) = root(R[i] / mean(R)) root(C[j])
+//! P[j] = C[j] / mean(C), as the step before left C; one where there was none
+//! v[i,j] = max(R[i] P[j], (1 - beta) g[i,j]^2),  sqrt(v[i,j]) = max(root(R[i]) root(P[j]), root(1 - beta) |g|)
 //! ```
 //!
-//! R, C and v start at zero and are not corrected here: all three lack the same factor 1 - beta^t,
-//! which `adamw` divides out, since it enters the quotient R C / mean(R) once.
+//! **The profile is a step old, the size is not.** A row needs no other row, so a row can learn as soon as
+//! its gradient is there: one pass over the gradient, and a table whose rows come in parts is no
+//! special case. What a full v never is, smaller than the share of the element's own gradient, this one is not
+//! either: a column that was silent until now moves as in its first step.
 //!
-//! Of a gradient whose squares are an outer product, the factored v is the full one exactly. A matrix
-//! of rows x columns costs 4 (rows + columns) bytes. Embedding and head have one v per row
-//! instead: their columns say nothing, and most rows of a step are untouched.
+//! R and v start at zero and are not corrected here: both lack the factor 1 - beta^t, which `adamw`
+//! divides out; in P it cancels. Of a gradient whose squares are the same outer product at every step, the
+//! factored v is the full one from the second step on. A matrix of rows x columns costs 4 (rows + 2 columns)
+//! bytes: R, C and the sums of the step.
 //!
 //! An update only needs roots: a factored v has one for each row and column instead of one for each
-//! element. None is below the root of FLOOR.
+//! element. None is below the root of FLOOR. Means that are not finite are not followed.
 //!
-//! **Order.** Sums are defined by [`add_squares`], a row at a time, and by [`add_sums`] for partial
-//! column sums: rows are cut into chunks of [`chunk_rows`], each chunk has its own column sums, and these
-//! are added in the order of the chunks. So one pass over the gradient gives both sums, for any
-//! number of threads.
+//! **Order.** Sums are defined by [`add_squares`], a row at a time, and by [`add_sums`] for the sums of
+//! [`GROUP`] rows, which are added in the order of the groups: the same for any number of threads.
 
 use super::{Average, BLOCK, units};
 
 /// Smallest v: far below any eps^2 that matters, but a square root may be divided by.
 pub const FLOOR: f32 = 1e-30;
+
+/// Rows whose column sums are added one by one; groups of them are then added up.
+pub const GROUP: usize = 64;
 
 /// Adds the squares of a row to the column sums and returns their sum.
 ///
@@ -47,31 +52,7 @@ pub fn add_squares(g: &[f32], columns: &mut [f32]) -> f32 {
     units::fold(lanes, |a, b| a + b)
 }
 
-/// Chunks that the rows of a matrix are cut into, at most.
-pub const CHUNKS: usize = 32;
-
-/// Rows of a chunk of a matrix of `rows`.
-pub const fn chunk_rows(rows: usize) -> usize {
-    if rows < CHUNKS { 1 } else { rows.div_ceil(CHUNKS) }
-}
-
-/// Sum of the squares of a row: what [`add_squares`] returns.
-///
-/// # Panics
-/// When the row is no whole number of blocks.
-#[inline(always)]
-pub fn sum_of_squares(g: &[f32]) -> f32 {
-    assert_eq!(g.len() % BLOCK, 0, "a row is whole blocks");
-    let mut lanes = [0.0f32; BLOCK];
-    for g in g.as_chunks::<BLOCK>().0 {
-        for i in 0..BLOCK {
-            lanes[i] += g[i] * g[i];
-        }
-    }
-    units::fold(lanes, |a, b| a + b)
-}
-
-/// Adds one chunk's column sums to the total; call it in the order of the chunks.
+/// Adds one group's column sums to the total; call it in the order of the groups.
 #[inline(always)]
 pub fn add_sums(total: &mut [f32], part: &[f32]) {
     assert_eq!(total.len(), part.len(), "sums");
@@ -92,35 +73,29 @@ pub fn follow(averages: &mut [f32], sums: &[f32], count: usize, average: Average
 /// One average that follows sum / count.
 #[inline(always)]
 pub fn follow_one(old: f32, sum: f32, count: usize, average: Average) -> f32 {
-    average.of(old, sum / count as f32)
+    let new = average.of(old, sum / count as f32);
+    if new < f32::INFINITY { new } else { old }
 }
 
-/// Mean of the row averages, summed in f64 in their order.
-pub fn mean(rows: &[f32]) -> f32 {
-    let sum: f64 = rows.iter().map(|row| f64::from(*row)).sum();
-    (sum / rows.len().max(1) as f64) as f32
+/// Roots of the columns' profile: of the first `columns` averages, over their mean, summed in f64 in their
+/// order.
+pub fn profile(averages: &[f32], columns: usize, roots: &mut [f32]) {
+    let sum: f64 = averages[..columns].iter().map(|column| f64::from(*column)).sum();
+    let mean = (sum / columns as f64) as f32;
+    for (out, column) in roots.iter_mut().zip(averages) {
+        *out = if mean > 0.0 { root(column / mean) } else { 1.0 };
+    }
 }
 
-/// R[i] / mean(R); zero when no row has seen a gradient.
+/// sqrt(v) of a block of a row: `row` is the root of its average, `own` of 1 - beta.
 #[inline(always)]
-pub fn row_factor(row: f32, mean: f32) -> f32 {
-    if mean > 0.0 { row / mean } else { 0.0 }
-}
-
-/// sqrt(v) of a block of a row: the row's root times the columns'.
-#[inline(always)]
-pub fn factored(row_factor: f32, columns: &[f32; BLOCK]) -> [f32; BLOCK] {
-    let (row, mut roots) = (root(row_factor), [0.0; BLOCK]);
-    for (out, column) in roots.iter_mut().zip(columns) {
-        *out = row * root(*column);
+pub fn factored(row: f32, profile: &[f32; BLOCK], g: &[f32; BLOCK], own: f32) -> [f32; BLOCK] {
+    let mut roots = [0.0; BLOCK];
+    for i in 0..BLOCK {
+        let (both, mine) = (row * profile[i], own * g[i].abs());
+        roots[i] = if mine > both { mine } else { both };
     }
     roots
-}
-
-/// sqrt(v) of every element of a row that has one number.
-#[inline(always)]
-pub fn per_row(row: f32) -> [f32; BLOCK] {
-    [root(row); BLOCK]
 }
 
 /// Lets a full v follow the squares of a gradient, as [`full`] does block by block.
@@ -149,7 +124,7 @@ pub fn full(v: &mut [f32; BLOCK], g: &[f32; BLOCK], average: Average) -> [f32; B
     each(v)
 }
 
-/// The root of a second moment or of a factor of one, at least that of [`FLOOR`].
+/// The root of a second moment or of a part of one, at least that of [`FLOOR`].
 #[inline(always)]
 pub fn root(v: f32) -> f32 {
     (if v > FLOOR { v } else { FLOOR }).sqrt()
@@ -159,23 +134,27 @@ pub fn root(v: f32) -> f32 {
 mod tests {
     use super::*;
 
+    const AVERAGE: Average = Average { keep: 0.95, fresh: 0.05 };
+
     #[test]
     fn squares_that_are_an_outer_product_are_factored_exactly() {
         let (rows, columns) = (6, 32);
         let g = |i: usize, j: usize| 2f32.powi(i as i32 % 3) * 2f32.powi(j as i32 % 5 - 2);
-        let (mut row_averages, mut column_averages) = (vec![0.0; rows], vec![0.0; columns]);
+        let (mut averages, mut all) = (vec![0.0; rows], vec![0.0; columns]);
+        let mut profile_roots = vec![0.0; columns];
         for _ in 0..3 {
-            let mut column_sums = vec![0.0; columns];
-            let row: Vec<Vec<f32>> = (0..rows).map(|i| (0..columns).map(|j| g(i, j)).collect()).collect();
-            let row_sums: Vec<f32> = row.iter().map(|row| add_squares(row, &mut column_sums)).collect();
-            follow(&mut row_averages, &row_sums, columns, Average::new(0.95));
-            follow(&mut column_averages, &column_sums, rows, Average::new(0.95));
+            profile(&all, columns, &mut profile_roots);
+            let mut sums = vec![0.0; columns];
+            for (i, average) in averages.iter_mut().enumerate() {
+                let row: Vec<f32> = (0..columns).map(|j| g(i, j)).collect();
+                *average = follow_one(*average, add_squares(&row, &mut sums), columns, AVERAGE);
+            }
+            follow(&mut all, &sums, rows, AVERAGE);
         }
-        let mean = mean(&row_averages);
         let correction = 1.0 - 0.95f32.powi(3);
-        for (i, row) in row_averages.iter().enumerate() {
+        for (i, average) in averages.iter().enumerate() {
             let roots =
-                factored(row_factor(*row, mean), column_averages[16..].as_chunks().0.first().unwrap());
+                factored(root(*average), profile_roots[16..].first_chunk().unwrap(), &[0.0; BLOCK], 0.0);
             for (j, root) in roots.into_iter().enumerate() {
                 let exact = g(i, 16 + j) * g(i, 16 + j);
                 assert!((root * root / correction / exact - 1.0).abs() < 1e-5, "{i} {j}: {root}");
@@ -184,21 +163,30 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_a_row_is_the_same_with_and_without_columns() {
-        let g: Vec<f32> = (0..96).map(|i| (i as f32 * 0.7).sin()).collect();
-        let mut columns = vec![0.0; 96];
-        let sum = add_squares(&g, &mut columns);
-        assert_eq!(sum.to_bits(), sum_of_squares(&g).to_bits());
-        assert!((sum - columns.iter().sum::<f32>()).abs() < 1e-4);
+    fn a_column_that_was_silent_moves_as_in_its_first_step() {
+        let mut averages = [1.0; BLOCK];
+        averages[3] = 0.0;
+        let mut roots = [0.0; BLOCK];
+        profile(&averages, BLOCK, &mut roots);
+        let v = factored(root(1.0), &roots, &[2.0; BLOCK], AVERAGE.fresh.sqrt());
+        assert_eq!(v[3], AVERAGE.fresh.sqrt() * 2.0);
+        assert!(v[4] > 1.0);
     }
 
     #[test]
     fn without_any_gradient_roots_are_small_and_neither_zero_nor_nan() {
-        let floor = FLOOR.sqrt();
-        assert_eq!(factored(row_factor(0.0, 0.0), &[0.0; BLOCK]), [floor * floor; BLOCK]);
-        assert_eq!(per_row(0.0), [floor; BLOCK]);
-        assert_eq!(full(&mut [0.0; BLOCK], &[0.0; BLOCK], Average::new(0.95)), [floor; BLOCK]);
+        let (floor, mut roots) = (FLOOR.sqrt(), [0.0; BLOCK]);
+        profile(&[0.0; BLOCK], BLOCK, &mut roots);
+        assert_eq!(factored(root(0.0), &roots, &[0.0; BLOCK], 0.3), [floor; BLOCK]);
+        assert_eq!(full(&mut [0.0; BLOCK], &[0.0; BLOCK], AVERAGE), [floor; BLOCK]);
         assert_eq!(root(f32::NAN), floor);
-        assert_eq!(mean(&[]), 0.0);
+        assert_eq!(factored(1.0, &[1.0; BLOCK], &[f32::NAN; BLOCK], 0.3), [1.0; BLOCK]);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_not_followed() {
+        for sum in [f32::NAN, f32::INFINITY] {
+            assert_eq!(follow_one(2.0, sum, 4, AVERAGE), 2.0);
+        }
     }
 }

@@ -40,9 +40,9 @@ pub(crate) fn covers_every_switch(toys: &[Toy]) {
         has(toys, "q/k/v bias", &|a| a.qkv_bias == flag);
         has(toys, "o bias", &|a| a.output_bias == flag);
         has(toys, "mlp bias", &|a| a.mlp_bias == flag);
-        has(toys, "head_dim", &|a| (a.head_dim * a.heads == a.hidden_size) == flag);
         has(toys, "a window", &|a| a.sliding_window.iter().any(Option::is_some) == flag);
     }
+    has(toys, "a head_dim of its own", &|a| a.head_dim * a.heads != a.hidden_size);
 }
 
 impl Toy {

@@ -10,7 +10,7 @@ use halfbyte_formats::state::{Average, adamw};
 use halfbyte_model::training::Learnt;
 use halfbyte_model::{Batch, Learner, Result, Training, load};
 use halfbyte_ops::accumulate::Storage;
-use halfbyte_ops::update::{Kept, Recipe, Second, Step};
+use halfbyte_ops::update::{Kept, Recipe, Step};
 use halfbyte_ops::{Backend, CacheFormat, Rows, loss};
 use halfbyte_plan::{Name, Plan, Recompute, Settings, TrainingSettings, WeightChoice, plan_training};
 
@@ -110,7 +110,7 @@ impl Learner<Cpu> for Adam<'_> {
         let step = Step { recipe: WIDE, adamw, average, seed: 0, step: self.step, tensor: 0 };
         match self.tensors.iter().find(|(found, _)| *found == name).unwrap().1 {
             Learnt::Matrix(weight) => {
-                let tally = backend.update(&weight, first, gradient, &kept, Second::Full, &step)?;
+                let tally = backend.update(&weight, first, gradient, &kept, &step)?;
                 assert_eq!(tally.refused, 0);
             }
             Learnt::Vector(vector) => {

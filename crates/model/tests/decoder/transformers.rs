@@ -66,6 +66,7 @@ fn every_switch_gives_the_logits_of_transformers() {
 fn the_cases_cover_every_switch() {
     let cases: Vec<Toy> = cases().iter().map(|case| Toy::new(&case["config"])).collect();
     covers_every_switch(&cases);
+    has(&cases, "hidden / heads as head_dim", &|a| a.head_dim * a.heads == a.hidden_size);
     has(&cases, "windows on some layers only", &|a| {
         a.sliding_window.contains(&None) && a.sliding_window.iter().any(Option::is_some)
     });

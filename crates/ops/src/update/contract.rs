@@ -21,6 +21,8 @@ struct Host {
     moment: Vec<u8>,
     rows: Vec<f32>,
     columns: Vec<f32>,
+    /// Of the columns' squares, of one step.
+    sums: Vec<f32>,
     /// Second moments of the elements.
     each: Vec<f32>,
 }
@@ -32,10 +34,10 @@ pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
     let masters = [(Master::Bf16, Scales::Nearest), (Master::Float, Scales::FourOverSix)];
     let wide = masters.map(|(master, scales)| Recipe { master: Some(master), scales, ..float });
     for recipe in [Recipe::DEFAULT, Recipe::LEAN, eight, float].into_iter().chain(wide) {
-        for (format, kind) in [(Nvfp4, Second::Factored), (Int8, Second::PerRow), (F32, Second::Factored)] {
-            for (rows, columns) in [(40, 96), (17, 200), (84, 192), (17, 4500)] {
-                check_case(&make, recipe, format, kind, (rows, columns));
-                check_case(&make, recipe, format, Second::Full, (rows, columns));
+        for format in [Nvfp4, Int8, F32] {
+            for shape in [(40, 96), (17, 200), (100, 192), (17, 4500)] {
+                check_case(&make, recipe, format, shape);
+                check_case(&make, Recipe { full_second: true, ..recipe }, format, shape);
             }
         }
     }
@@ -58,7 +60,6 @@ fn check_case<B: Backend>(
     make: &impl Fn(usize) -> B,
     recipe: Recipe,
     format: WeightFormat,
-    kind: Second,
     (rows, columns): (usize, usize),
 ) {
     let mut bench = Bench::new(make);
@@ -68,10 +69,10 @@ fn check_case<B: Backend>(
     let kept = Kept {
         remainder: bench.buffer(host.remainder.len()),
         moment: bench.buffer(host.moment.len()),
-        second: bench.buffer(second_bytes(kind, rows, columns)),
+        second: bench.buffer(recipe.second_bytes(rows, columns)),
     };
     bench.backend.write_bytes(kept.remainder, &host.remainder).unwrap();
-    let what = format!("{} {rows}x{columns}, {kind:?}, {recipe:?}", format.name());
+    let what = format!("{} {rows}x{columns}, {recipe:?}", format.name());
     for number in 1..=STEPS.len() as u64 {
         let g = gradient(number, (rows, columns));
         let mut now = step(recipe, number);
@@ -79,26 +80,26 @@ fn check_case<B: Backend>(
             // Nothing was learnt yet: a gradient of zeros, without decay, changes nothing.
             now.adamw = adamw::Step::new(&Settings::default(), 1e-3, 1);
             let before = host.clone();
-            assert_eq!(on_host(&mut host, format, kind, &g, columns, &now), Tally::default());
+            assert_eq!(on_host(&mut host, format, &g, columns, &now), Tally::default());
             assert!(before == host, "{what}: zeros changed bytes");
             Tally::default()
         } else {
-            on_host(&mut host, format, kind, &g, columns, &now)
+            on_host(&mut host, format, &g, columns, &now)
         };
         let gradient = bench.rows(rows, columns, &g);
-        let tally = match kind {
-            Second::Factored => bench.backend.update(&of, 0, gradient, &kept, kind, &now).unwrap(),
-            Second::PerRow | Second::Full => {
-                let mut tally =
-                    bench.backend.update(&of, 0, gradient.slice(0, 16), &kept, kind, &now).unwrap();
-                let rest = gradient.slice(16, rows - 16);
-                tally.add(bench.backend.update(&of, 16, rest, &kept, kind, &now).unwrap());
-                tally
-            }
-        };
+        let mut tally = Tally::default();
+        for part in parts(rows) {
+            let gradient = gradient.slice(part.start, part.len());
+            tally.add(bench.backend.update(&of, part.start, gradient, &kept, &now).unwrap());
+        }
         assert_eq!(tally, wanted, "{what}, step {number}");
-        compare(&mut bench, &of, &kept, (&host, kind), &format!("{what}, step {number}"));
+        compare(&mut bench, &of, &kept, (&host, recipe), &format!("{what}, step {number}"));
     }
+}
+
+/// The calls of a step: rows come in parts.
+fn parts(rows: usize) -> [std::ops::Range<usize>; 2] {
+    [0..16, 16..rows]
 }
 
 /// The gradient of a step: numbers, a row of zeros, a row that is much larger, and at last some that are none.
@@ -120,7 +121,7 @@ fn compare<B: Backend>(
     bench: &mut Bench<B>,
     of: &Weight,
     kept: &Kept,
-    (host, kind): (&Host, Second),
+    (host, recipe): (&Host, Recipe),
     what: &str,
 ) {
     let (rows, columns, format) = (of.rows, of.columns, of.format);
@@ -131,10 +132,9 @@ fn compare<B: Backend>(
     let one_nan =
         |x: Vec<f32>| -> Vec<f32> { x.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }).collect() };
     assert_same_bits(&one_nan(bench.read(out)), &one_nan(decoded(host, format, columns)), what);
-    let averages = match kind {
-        Second::Factored => [&host.rows[..], &host.columns].concat(),
-        Second::PerRow => host.rows.clone(),
-        Second::Full => host.each.clone(),
+    let averages = match recipe.full_second {
+        true => host.each.clone(),
+        false => [&host.rows[..], &host.columns, &host.sums].concat(),
     };
     let second = Rows::new(kept.second, 1, averages.len());
     assert_same_bits(&one_nan(bench.read(second)), &one_nan(averages), &format!("{what}: second moments"));
@@ -161,6 +161,7 @@ fn import(recipe: Recipe, format: WeightFormat, (rows, columns): (usize, usize))
         moment: vec![0; recipe.moment_bytes(rows, columns)],
         rows: vec![0.0; rows],
         columns: vec![0.0; width],
+        sums: vec![0.0; width],
         each: vec![0.0; rows * width],
         values,
     };
@@ -208,30 +209,27 @@ fn write<B: Backend>(bench: &mut Bench<B>, of: &Weight, host: &Host) {
     bench.backend.write_weight(of, 0, rows).unwrap();
 }
 
-fn on_host(
-    host: &mut Host,
-    format: WeightFormat,
-    kind: Second,
-    g: &[f32],
-    columns: usize,
-    step: &Step,
-) -> Tally {
+fn on_host(host: &mut Host, format: WeightFormat, g: &[f32], columns: usize, step: &Step) -> Tally {
     let (rows, width) = (host.rows.len(), padded(columns));
     let mut padded_g = vec![0.0; rows * width];
     for (to, from) in padded_g.chunks_mut(width).zip(g.chunks(columns)) {
         to[..columns].copy_from_slice(from);
     }
-    let (mut sums, chunk) = (vec![0.0; width], second::chunk_rows(rows));
-    for (averages, g) in host.rows.chunks_mut(chunk).zip(padded_g.chunks(chunk * width)) {
-        let mut part = vec![0.0; width];
-        for (row, g) in averages.iter_mut().zip(g.chunks(width)) {
-            *row = second::follow_one(*row, second::add_squares(g, &mut part), columns, step.average);
+    let mut profile = vec![0.0; width];
+    second::profile(&host.columns, columns, &mut profile);
+    host.sums.fill(0.0);
+    for part in parts(rows) {
+        let g = &padded_g[part.start * width..part.end * width];
+        for (averages, g) in host.rows[part].chunks_mut(second::GROUP).zip(g.chunks(second::GROUP * width)) {
+            let mut sums = vec![0.0; width];
+            for (row, g) in averages.iter_mut().zip(g.chunks(width)) {
+                *row = second::follow_one(*row, second::add_squares(g, &mut sums), columns, step.average);
+            }
+            second::add_sums(&mut host.sums, &sums);
         }
-        second::add_sums(&mut sums, &part);
     }
-    second::follow(&mut host.columns, &sums, rows, step.average);
+    second::follow(&mut host.columns, &host.sums, rows, step.average);
     second::follow_squares(&mut host.each, &padded_g, step.average);
-    let mean = second::mean(&host.rows);
     let (blocks, bytes, moment) = (width / BLOCK, host.remainder.len() / rows, host.moment.len() / rows);
     let mut tally = Tally::default();
     for r in 0..rows {
@@ -248,10 +246,9 @@ fn on_host(
             }
             _ => RowWeights::F32(&mut host.values[r * width..][..width]),
         };
-        let second = match kind {
-            Second::Factored => RowSecond::Factored(second::row_factor(host.rows[r], mean), &host.columns),
-            Second::PerRow => RowSecond::PerRow(host.rows[r]),
-            Second::Full => RowSecond::Full(&host.each[r * width..][..width]),
+        let second = match step.recipe.full_second {
+            true => RowSecond::Full(&host.each[r * width..][..width]),
+            false => RowSecond::Factored(host.rows[r], &profile),
         };
         let (moments, g) = (&mut host.moment[r * moment..][..moment], &padded_g[r * width..][..width]);
         tally.add(row(weights, moments, second, g, (r * width) as u64, &Moving::new(step)));

@@ -44,7 +44,7 @@ pub(super) unsafe fn block<const BITS: u32>(
         let moved = _mm512_castps_si512(_mm512_add_ps(w, delta[J]));
         largest = _mm512_max_epu32(largest, _mm512_and_si512(moved, magnitude));
     });
-    let kept = stays(bytes, one, largest);
+    let kept = stays::<BITS>(bytes, one, largest);
 
     let (mut tally, mut packed, mut new_rests) = (Tally::default(), [zero; 2], [zero; 2]);
     for row in (0..16).filter(|row| kept >> row & 1 == 0) {
@@ -88,14 +88,14 @@ pub(super) unsafe fn block<const BITS: u32>(
 /// Lanes that surely keep their exponent: a common one, with the largest between its limits.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn stays(byte: __m512i, one: __m512, largest: __m512i) -> u16 {
+fn stays<const BITS: u32>(byte: __m512i, one: __m512, largest: __m512i) -> u16 {
     let common =
         _mm512_cmplt_epu32_mask(_mm512_sub_epi32(byte, _mm512_set1_epi32(32)), _mm512_set1_epi32(200));
     let amax = _mm512_castsi512_ps(largest);
     let times = |factor: f32| _mm512_mul_ps(_mm512_set1_ps(factor), one);
     common
         & _mm512_cmp_ps_mask::<_CMP_GE_OQ>(amax, times(48.0))
-        & _mm512_cmp_ps_mask::<_CMP_LE_OQ>(amax, times(127.0))
+        & _mm512_cmp_ps_mask::<_CMP_LE_OQ>(amax, times(int8::limit::<BITS>() as f32 / (1 << BITS) as f32))
 }
 
 /// A row whose block may change its exponent, or is not finite.

@@ -33,7 +33,7 @@ use std::arch::x86_64::*;
 use halfbyte_formats::state::moment::Moment;
 use halfbyte_formats::state::{BLOCK, Tally, int8::Remainder as TableRemainder, second, weight::Remainder};
 use halfbyte_ops::tensor::UNIT;
-use halfbyte_ops::update::{Moving, Recipe, Second};
+use halfbyte_ops::update::{Moving, Recipe};
 use halfbyte_ops::{Weight, WeightFormat};
 
 use luck::Luck;
@@ -51,10 +51,10 @@ pub(super) struct Panel {
     pub(super) remainders: *mut u8,
     /// Moments of the first row; rows lie close.
     pub(super) moments: *mut u8,
-    /// Second moments of the rows, or their factors.
+    /// Second moments of the rows.
     pub(super) rows: [f32; 16],
-    /// Averages of the columns, if factored.
-    pub(super) columns: Option<*const f32>,
+    /// Roots of the columns' profile.
+    pub(super) profile: *const f32,
     /// Number of the first element.
     pub(super) first: u64,
     /// Columns, whole units.
@@ -62,13 +62,13 @@ pub(super) struct Panel {
 }
 
 /// Whether a panel of such a weight has its way here.
-pub(super) fn fits(of: &Weight, recipe: &Recipe, kind: Second) -> bool {
+pub(super) fn fits(of: &Weight, recipe: &Recipe) -> bool {
     let remainder = match of.format {
         WeightFormat::Nvfp4 => true,
         WeightFormat::Int8 => recipe.table != TableRemainder::Byte,
         WeightFormat::F32 | WeightFormat::Bf16 => false,
     };
-    let kept = recipe.master.is_none() && kind != Second::Full;
+    let kept = recipe.master.is_none() && !recipe.full_second;
     remainder && kept && recipe.moment == Moment::Four && of.columns.is_multiple_of(UNIT)
 }
 
@@ -95,14 +95,14 @@ pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<
 unsafe fn units<const TABLE: bool, const BITS: u32>(panel: &Panel, moving: &Moving<'_>) -> Tally {
     let (step, width) = (&moving.step.adamw, panel.width);
     let luck = Luck::new(moving.draws.key(), panel.first, width as u64);
-    let mut division = Division { rows: roots(&panel.rows), squares: [_mm512_setzero_ps(); 16] };
+    let own = moving.step.average.fresh.sqrt();
+    let mut division = Division { rows: roots(&panel.rows), own, squares: [_mm512_setzero_ps(); 16] };
     let (remainder_stride, moment_stride) = (width * BITS as usize / 8, width / 2 + width / BLOCK);
     let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
     let (zero, low_byte) = (_mm512_setzero_si512(), _mm512_set1_epi32(255));
     let (mut tally, mut changed) = (Tally::default(), zero);
     let (mut codes, mut rests, mut g, mut own) = ([zero; 8], [zero; 16], [zero; 16], [zero; 16]);
     let (mut m, mut ratio) = ([_mm512_setzero_ps(); 16], [_mm512_setzero_ps(); 16]);
-    let mut columns = [1.0; 16];
     for unit in 0..width / UNIT {
         // SAFETY: a unit of the panel, and the parts of its rows that belong to it.
         unsafe {
@@ -127,13 +127,10 @@ unsafe fn units<const TABLE: bool, const BITS: u32>(panel: &Panel, moving: &Movi
             }
             for block in 0..UNIT / BLOCK {
                 let column = unit * UNIT + block * BLOCK;
-                if let Some(averages) = panel.columns {
-                    let averages = averages.add(column).cast::<[f32; 16]>().read_unaligned();
-                    _mm512_storeu_ps(columns.as_mut_ptr(), roots(&averages));
-                }
+                let profile = &*panel.profile.add(column).cast::<[f32; 16]>();
                 turn::load_sixteen(gradient.add(block * BLOCK).cast(), 4 * width, &mut g);
                 let moment = &mut codes[2 * block..2 * block + 2];
-                let (scale, divisors) = (_mm512_and_si512(scale_bytes, low_byte), (&mut division, &columns));
+                let (scale, divisors) = (_mm512_and_si512(scale_bytes, low_byte), (&mut division, profile));
                 let largest = moment::follow(moment, scale, &g, divisors, step, (&mut m, &mut ratio));
                 luck.block(column, &mut own);
                 let scale = moment::keep(moment, &m, largest, &own);

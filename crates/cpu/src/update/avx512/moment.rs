@@ -11,21 +11,23 @@ const SHIFT: i32 = (127 - 48) << 2;
 
 /// What sixteen rows divide their moments by, and the sums of their squares.
 pub(super) struct Division {
-    /// Roots of the rows' second moments, or of their factors.
+    /// Roots of the rows' second moments.
     pub(super) rows: __m512,
+    /// Least share of its own that an element's root has: root(1 - beta).
+    pub(super) own: f32,
     /// Sums of squared ratios, by column of a block.
     pub(super) squares: [__m512; 16],
 }
 
 /// Moves the moments of a block by the gradient and divides them: `adamw::Step::ratio`. Gives the bits
-/// of the rows' largest. `scale` are the old scale bytes, `columns` the roots of the columns.
+/// of the rows' largest. `scale` are the old scale bytes, `profile` the roots of the columns'.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 pub(super) fn follow(
     codes: &[__m512i],
     scale: __m512i,
     g: &[__m512i; 16],
-    (division, columns): (&mut Division, &[f32; 16]),
+    (division, profile): (&mut Division, &[f32; 16]),
     step: &adamw::Step,
     (m, ratio): (&mut [__m512; 16], &mut [__m512; 16]),
 ) -> __m512i {
@@ -36,6 +38,7 @@ pub(super) fn follow(
     let (keep, fresh) = (set(step.average.keep), set(step.average.fresh));
     let (per_root, eps, limit, lowest) =
         (set(step.per_root), set(step.eps), set(step.limit), set(-step.limit));
+    let own = set(division.own);
     let (unit, magnitude) = (decode_scale(scale), _mm512_set1_epi32(0x7FFF_FFFF));
     let (mut largest, mut rest) = (_mm512_setzero_si512(), codes[0]);
     columns!(|J| {
@@ -44,7 +47,9 @@ pub(super) fn follow(
         let new = _mm512_add_ps(_mm512_mul_ps(keep, old), _mm512_mul_ps(fresh, _mm512_castsi512_ps(g[J])));
         m[J] = new;
         largest = _mm512_max_epu32(largest, _mm512_and_si512(_mm512_castps_si512(new), magnitude));
-        let root = _mm512_mul_ps(division.rows, set(columns[J]));
+        let mine = _mm512_mul_ps(own, _mm512_castsi512_ps(_mm512_and_si512(g[J], magnitude)));
+        // A NaN becomes the second of both.
+        let root = _mm512_max_ps(mine, _mm512_mul_ps(division.rows, set(profile[J])));
         let free = _mm512_div_ps(new, _mm512_add_ps(_mm512_mul_ps(root, per_root), eps));
         // In this order both pass a NaN on.
         let held = _mm512_min_ps(limit, _mm512_max_ps(lowest, free));
