@@ -1,6 +1,6 @@
 //! `emulate`: the contracts of the CUDA backend without a GPU. Every kernel file is compiled as C++ with
-//! `crates/cuda/emulator`, all of them become a library in the place of the driver's, and the crate's tests run
-//! on it: threads in their order, then in the other.
+//! `crates/cuda/emulator`, all of them become a library in the place of the driver's, beside one in the
+//! place of cuBLASLt, and the crate's tests run on them: threads in their order, then in the other.
 
 use std::fs;
 use std::path::Path;
@@ -41,6 +41,9 @@ pub(crate) fn run(root: &Path, filter: &[&str]) -> Result<String, String> {
     }
     let library = out.join("libcuda.so.1");
     done(Command::new(compiler()).args(["-shared", "-o"]).arg(library).args(objects))?;
+    let products = compile(&folder, &folder.join("emulator/cublaslt.cpp"), &out)?;
+    let library = out.join("libcublasLt.so.13");
+    done(Command::new(compiler()).args(["-shared", "-o"]).arg(library).arg(products))?;
     for backwards in [false, true] {
         let mut tests = Command::new(env!("CARGO"));
         tests.args(["test", "--release", "-q", "-p", "halfbyte-cuda", "--lib", "--"]).args(filter);

@@ -1,7 +1,7 @@
 //! Every op of the list and where it is; nothing is computed here.
 
 use halfbyte_ops::accumulate::{Share, Stored};
-use halfbyte_ops::update::{Kept, Second, Step};
+use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
     Attention, Backend, Buffer, Cache, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
     WeightRows,
@@ -15,7 +15,8 @@ use crate::{
 impl Backend for Cuda {
     fn describe(&self) -> String {
         let (major, minor) = self.device.properties.capability;
-        format!("{}, sm_{major}{minor}, bf16 tensor cores", self.device.properties.name)
+        let products = self.device.products();
+        format!("{}, sm_{major}{minor}, bf16 tensor cores, products: {products}", self.device.properties.name)
     }
 
     fn exact_products(&self) -> bool {
@@ -183,10 +184,9 @@ impl Backend for Cuda {
         first: usize,
         gradient: Rows,
         kept: &Kept,
-        kind: Second,
         step: &Step,
     ) -> Result<Tally> {
-        update::weight(self, of, first, gradient, kept, kind, step)
+        update::weight(self, of, first, gradient, kept, step)
     }
 
     fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<Tally> {

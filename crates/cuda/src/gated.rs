@@ -1,9 +1,13 @@
 //! Two products and their mix, at once where nobody keeps them. See `ops::gated`.
 
+use std::ops::Range;
+
 use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, gated};
 
-use crate::launch::{Grid, args};
-use crate::{Cuda, linear};
+use crate::launch::{DevicePtr, Grid, args};
+use crate::{Cuda, library, linear};
+
+const OP: &str = "gated";
 
 pub(crate) fn forward(
     cuda: &mut Cuda,
@@ -15,16 +19,32 @@ pub(crate) fn forward(
 ) -> Result<()> {
     gated::check_shapes(x, gate, up, kept, out)?;
     let Some((gates, ups)) = kept else {
+        if library::takes(cuda, x.rows, gate.weight.format) {
+            return library::gated(cuda, x, gate, up, out);
+        }
         let kernels = match gate.weight.format {
             WeightFormat::F32 => ["gated_f32"; 3],
             WeightFormat::Bf16 => ["gated_bf16_8", "gated_bf16_32", "gated_bf16_128"],
             WeightFormat::Int8 => ["gated_int8_8", "gated_int8_32", "gated_int8_128"],
             WeightFormat::Nvfp4 => ["gated_nvfp4_8", "gated_nvfp4_32", "gated_nvfp4_128"],
         };
-        return linear::launch(cuda, "gated", kernels, x, (gate, Some(up)), out, false);
+        return linear::launch(cuda, OP, kernels, x, (gate, Some(up)), out, false);
     };
     linear::forward(cuda, x, &[Product::new(gate, gates), Product::new(up, ups)])?;
-    let (from, with) = (cuda.rows("gated", gates)?, cuda.rows("gated", ups)?);
-    let to = cuda.pointer("gated", out.buffer)?;
-    cuda.launch("gated", Grid::line(out.rows, 256), args![from, with, to, out.narrow, out.columns])
+    let products = [cuda.rows(OP, gates)?, cuda.rows(OP, ups)?];
+    mix(cuda, products, [DevicePtr::NULL; 2], out, 0..out.columns)
+}
+
+/// What comes of both products of these columns; biases where they are not in them.
+pub(crate) fn mix(
+    cuda: &mut Cuda,
+    [gate, up]: [DevicePtr; 2],
+    [gate_bias, up_bias]: [DevicePtr; 2],
+    out: Rows,
+    of: Range<usize>,
+) -> Result<()> {
+    let to = cuda.pointer(OP, out.buffer)?;
+    let arguments =
+        args![gate, up, gate_bias, up_bias, to, out.narrow, out.columns, of.start, of.end - of.start];
+    cuda.launch("gated", Grid::line(out.rows, 256), arguments)
 }

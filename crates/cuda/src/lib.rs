@@ -1,6 +1,7 @@
 //! An NVIDIA GPU as a backend: one arena of its memory, one stream, kernels embedded as PTX.
 //!
-//! Only the driver's library is needed, and it is found at run time (`driver`). Each op has its
+//! Only the driver's library is needed, and it is found at run time (`driver`); cuBLASLt makes the products of many
+//! tokens where one is found too (`library`). Each op has its
 //! launches in `<op>.rs` and its kernels in `<op>.cu` beside it; `cargo run -p xtask -- ptx` makes
 //! `ptx/<op>.ptx` of them. All is asynchronous but what brings values back to the host.
 //!
@@ -14,10 +15,13 @@ mod attend;
 mod attend_gradient;
 mod backend;
 mod copies;
+mod cublaslt;
 pub mod driver;
+mod dynamic;
 mod embed;
 mod gated;
 mod launch;
+mod library;
 mod linear;
 mod loss;
 mod product_gradients;
@@ -35,7 +39,9 @@ use std::rc::Rc;
 
 use halfbyte_ops::{Buffer, Error, Result};
 
+pub use cublaslt::usual_places;
 pub use driver::{Driver, DriverError, Properties};
+pub use library::MANY;
 pub use scratch::{ScratchNeed, TrainingNeed};
 
 use driver::{DeviceMemory, PinnedMemory, Session};
@@ -50,6 +56,7 @@ pub struct Device {
     kernels: Rc<RefCell<Kernels>>,
     session: Rc<Session>,
     properties: Rc<Properties>,
+    library: Option<library::Library>,
 }
 
 impl Device {
@@ -64,7 +71,7 @@ impl Device {
             )));
         }
         let session = Session::open(driver, ordinal)?;
-        Ok(Device { kernels: Rc::default(), session, properties })
+        Ok(Device { kernels: Rc::default(), session, properties, library: None })
     }
 
     /// What it says of itself.
@@ -90,11 +97,13 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// An arena of `bytes` on a device, with `scratch` inside it.
+    /// An arena of `bytes` on a device, with `scratch` inside it. Where that has no room for the library's products,
+    /// all are our own.
     pub fn new(device: &Device, bytes: usize, scratch: Buffer) -> Result<Cuda> {
         let session = &device.session;
+        let library = device.library.clone().filter(|_| scratch.bytes >= library::SCRATCH);
         let cuda = Cuda {
-            device: device.clone(),
+            device: Device { library, ..device.clone() },
             arena: DeviceMemory::take(session, bytes)?,
             scratch,
             ring: PinnedMemory::take(session, arena::RING)?,
@@ -111,23 +120,38 @@ impl Cuda {
 mod tests {
     use super::*;
 
-    /// Runs a contract on the first device; says so where there is none.
-    fn on_a_device(contract: impl Fn(&dyn Fn(usize) -> Cuda)) {
-        let device = match Driver::load().map_err(Into::into).and_then(|driver| Device::open(driver, 0)) {
-            Ok(device) => device,
-            Err(error) => return eprintln!("skipped: no CUDA device: {error}"),
-        };
+    /// The first device; says so where there is none.
+    fn device() -> Option<Device> {
+        let opened = Driver::load().map_err(Into::into).and_then(|driver| Device::open(driver, 0));
+        opened.inspect_err(|error| eprintln!("skipped: no CUDA device: {error}")).ok()
+    }
+
+    /// Runs a contract on a device.
+    fn on(device: &Device, scratch: usize, contract: impl Fn(&dyn Fn(usize) -> Cuda)) {
         contract(&|bytes| {
-            let scratch = Buffer { offset: bytes, bytes: 8 << 20 };
-            Cuda::new(&device, bytes + scratch.bytes, scratch).unwrap()
+            let scratch = Buffer { offset: bytes, bytes: scratch };
+            Cuda::new(device, bytes + scratch.bytes, scratch).unwrap()
         });
+    }
+
+    /// Runs a contract with every product made by cuBLASLt, whole and then in small parts; says so where there is none.
+    fn by_the_library(contract: impl Fn(&dyn Fn(usize) -> Cuda)) {
+        let Some(mut device) = device() else { return };
+        if let Err(error) = device.use_library(&usual_places(&[]), 1) {
+            return eprintln!("skipped: {error}");
+        }
+        on(&device, library::SCRATCH, &contract);
+        device.library.as_mut().unwrap().most = (16, 64);
+        on(&device, library::SCRATCH, &contract);
     }
 
     macro_rules! contracts {
         ($($op:ident),*) => {$(
             #[test]
             fn $op() {
-                on_a_device(|make| halfbyte_ops::$op::contract(make));
+                if let Some(device) = device() {
+                    on(&device, 8 << 20, |make| halfbyte_ops::$op::contract(make));
+                }
             }
         )*};
     }
@@ -145,4 +169,14 @@ mod tests {
         update,
         finite_differences
     );
+
+    #[test]
+    fn linear_by_the_library() {
+        by_the_library(|make| halfbyte_ops::linear::contract(make));
+    }
+
+    #[test]
+    fn gated_by_the_library() {
+        by_the_library(|make| halfbyte_ops::gated::contract(make));
+    }
 }

@@ -2,8 +2,8 @@
 
 use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, linear};
 
-use crate::Cuda;
 use crate::launch::{DevicePtr, Grid, args};
+use crate::{Cuda, library};
 
 /// Most tokens of the kernels that take the weight straight from memory, 16 outputs a block.
 const FEW: usize = 8;
@@ -15,6 +15,10 @@ const OUTPUTS: usize = 128;
 pub(crate) fn forward(cuda: &mut Cuda, x: Rows, products: &[Product]) -> Result<()> {
     linear::check_shapes(x, products)?;
     for product in products {
+        if library::takes(cuda, x.rows, product.matrix.weight.format) {
+            library::linear(cuda, x, product)?;
+            continue;
+        }
         let kernels = match product.matrix.weight.format {
             WeightFormat::F32 => ["linear_f32"; 3],
             WeightFormat::Bf16 => ["linear_bf16_8", "linear_bf16_32", "linear_bf16_128"],

@@ -5,6 +5,7 @@
 // Both are c[m,n] = sum_k a[m,k] b[k,n], with b as it lies in memory, row k after row k, and a either way. A block
 // of 8 warps makes 128 by 128, two warps along m, four along n. Tiles of 64 inner positions stand in shared
 // memory twice, so that one is filled while the other is multiplied.
+#include "gated.cuh"
 #include "weight_tile.cuh"
 
 struct Matrix {
@@ -25,17 +26,15 @@ __device__ __forceinline__ void finish(const Results &r, u32 row, u32 column, fl
     *to = r.added ? *to + sum : sum;
 }
 
-// silu'(g) = e (1 + g (1 - e)) with e = 1 / (1 + e^-g)
 __device__ __forceinline__ void finish_gated(const Results &r, u32 row, u32 column, float dy) {
     if (row >= r.rows || column >= padded(r.columns)) return;
     bool there = column < r.columns;
     u64 at = (u64)row * r.columns + column;
     float g = there ? r.gate[at] : 0.0f, u = there ? r.up[at] : 0.0f;
-    float e = 1.0f / (1.0f + exp_of(-g));
-    float dgate = dy * u * (e * __fmaf_rn(g, 1.0f - e, 1.0f)), dup = dy * (g * e);
+    GatedGradient of = gated_gradient_of(g, u, dy);
     // Beyond the last column come the zeros that pad narrow rows.
-    if (there || r.out_narrow) put(r.out, r.out_narrow, r.columns, row, column, there ? dgate : 0.0f);
-    if (there || r.dup_narrow) put(r.dup, r.dup_narrow, r.columns, row, column, there ? dup : 0.0f);
+    if (there || r.out_narrow) put(r.out, r.out_narrow, r.columns, row, column, there ? of.dgate : 0.0f);
+    if (there || r.dup_narrow) put(r.dup, r.dup_narrow, r.columns, row, column, there ? of.dup : 0.0f);
 }
 
 // ROWS rows of 64 columns, rounded to bf16, into shared memory; zeros where nothing is.

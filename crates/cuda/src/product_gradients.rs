@@ -2,8 +2,8 @@
 
 use halfbyte_ops::{Result, Rows, Weight, WeightFormat, gated as ops_gated, linear};
 
-use crate::Cuda;
 use crate::launch::{Arg, Grid, args};
+use crate::{Cuda, library};
 
 /// Rows and columns of a block's results on tensor cores, and with nothing rounded.
 const SIDE: usize = 128;
@@ -15,6 +15,9 @@ const SHARED: u32 = 128 * 136 * 4;
 pub(crate) fn linear_input(cuda: &mut Cuda, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()> {
     const OP: &str = "linear_input_gradient";
     linear::check_input_gradient(dy, weight, dx)?;
+    if library::takes(cuda, dy.rows, weight.format) {
+        return library::input_gradient(cuda, dy, weight, dx, added);
+    }
     let kernel = match weight.format {
         WeightFormat::F32 => "input_gradient_f32",
         WeightFormat::Bf16 => "input_gradient_bf16",
@@ -35,6 +38,9 @@ pub(crate) fn gated(
 ) -> Result<()> {
     const OP: &str = "gated_gradient";
     ops_gated::check_gradient(dy, down, kept, dgate, dup)?;
+    if library::takes(cuda, dy.rows, down.format) {
+        return library::gated_gradient(cuda, dy, down, kept, [dgate, dup]);
+    }
     let kernel = match down.format {
         WeightFormat::F32 => "gated_gradient_f32",
         WeightFormat::Bf16 => "gated_gradient_bf16",
@@ -74,6 +80,10 @@ pub(crate) fn linear_weight(
 ) -> Result<()> {
     const OP: &str = "linear_weight_gradient";
     linear::check_weight_gradient(dy, x, exact, dw)?;
+    let format = if exact { WeightFormat::F32 } else { WeightFormat::Bf16 };
+    if library::takes(cuda, dy.rows, format) {
+        return library::weight_gradient(cuda, dy, x, dw, added);
+    }
     let (from, by, to) = (cuda.pointer(OP, dy.buffer)?, cuda.pointer(OP, x.buffer)?, cuda.rows(OP, dw)?);
     let kernel = if exact { "weight_gradient_f32" } else { "weight_gradient_bf16" };
     let (tokens, outputs, inputs) = (dy.rows, dy.columns, x.columns);

@@ -14,6 +14,7 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "attend_gradient",
     "attend_gradient_tiled",
     "attend_tiled",
+    "decode",
     "embed",
     "gated",
     "linear_bf16",

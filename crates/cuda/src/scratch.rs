@@ -1,6 +1,6 @@
 //! How much scratch the ops of a run ask for, so that a plan can set it aside.
 
-use crate::{attend, attend_gradient, row_gradients, update};
+use crate::{MANY, attend, attend_gradient, library, row_gradients, update};
 
 /// What a run asks of the scratch buffer.
 #[derive(Clone, Copy, Debug)]
@@ -13,12 +13,15 @@ pub struct ScratchNeed {
     pub head_dim: usize,
     /// Positions of the cache.
     pub context: usize,
+    /// Whether cuBLASLt makes the products of many tokens.
+    pub library: bool,
 }
 
 impl ScratchNeed {
     /// Bytes of scratch that every op of such a run finds enough.
     pub fn bytes(&self) -> usize {
-        attend::scratch(self.tokens, self.heads, self.head_dim, self.context)
+        let products = if self.library && self.tokens >= MANY { library::SCRATCH } else { 0 };
+        attend::scratch(self.tokens, self.heads, self.head_dim, self.context).max(products)
     }
 }
 
@@ -37,6 +40,8 @@ impl TrainingNeed {
     /// Bytes of scratch that every op of such a step finds enough. A norm of heads has a row for each.
     pub fn bytes(&self) -> usize {
         let rows = row_gradients::scratch(self.tokens * self.heads, self.widest);
-        attend_gradient::scratch(self.tokens, self.heads).max(rows).max(update::scratch(self.widest))
+        attend_gradient::scratch(self.tokens, self.heads)
+            .max(rows)
+            .max(update::scratch(self.widest, self.widest))
     }
 }

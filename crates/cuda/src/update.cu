@@ -4,7 +4,28 @@
 #include "state/master.cuh"
 #include "state/weight.cuh"
 
-// ---- second moments: they follow the gradient first ----
+// ---- second moments: those of rows follow the gradient first, those of columns after the last row ----
+
+// Roots of the columns' profile: averages over their mean, added in f64 in their order. One thread adds what all
+// have brought near.
+extern "C" __global__ void second_profile(const float* averages, float* roots, u32 columns, u32 width) {
+    __shared__ float near[1024];
+    __shared__ float mean;
+    double sum = 0.0;
+    for (u32 start = 0; start < columns; start += 1024) {
+        for (u32 at = threadIdx.x; at < 1024 && start + at < columns; at += blockDim.x)
+            near[at] = averages[start + at];
+        __syncthreads();
+        u32 count = columns - start < 1024 ? columns - start : 1024;
+        if (threadIdx.x == 0)
+            for (u32 at = 0; at < count; at++) sum += (double)near[at];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) mean = (float)(sum / (double)columns);
+    __syncthreads();
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x)
+        roots[column] = mean > 0.0f ? root(averages[column] / mean) : 1.0f;
+}
 
 // Sums of squares of a row in sixteen lanes; a half warp for each row.
 extern "C" __global__ void second_rows(const float* gradient, float* averages, u32 rows, u32 columns,
@@ -15,46 +36,33 @@ extern "C" __global__ void second_rows(const float* gradient, float* averages, u
     for (u32 at = threadIdx.x % BLOCK; row < rows && at < columns; at += BLOCK) lane += g[at] * g[at];
     float sum = fold(lane);
     if (row < rows && threadIdx.x % BLOCK == 0)
-        averages[row] = average_of(Average{keep, fresh}, averages[row], sum / (float)columns);
+        averages[row] = follow(Average{keep, fresh}, averages[row], sum / (float)columns);
 }
 
-// Sums of squares of the columns of chunk blockIdx.y of the rows.
-extern "C" __global__ void second_chunks(const float* gradient, float* sums, u32 rows, u32 columns, u32 chunk) {
-    u32 column = blockIdx.x * blockDim.x + threadIdx.x, first = blockIdx.y * chunk;
+// Sums of squares of the columns of group blockIdx.y of the rows.
+extern "C" __global__ void second_groups(const float* gradient, float* sums, u32 rows, u32 columns, u32 group) {
+    u32 column = blockIdx.x * blockDim.x + threadIdx.x, first = blockIdx.y * group;
     if (column >= columns) return;
-    u32 last = first + chunk < rows ? first + chunk : rows;
+    u32 last = first + group < rows ? first + group : rows;
     float sum = 0.0f;
+#pragma unroll 8
     for (u32 row = first; row < last; row++) {
         float g = gradient[(u64)row * columns + column];
         sum += g * g;
     }
-    sums[blockIdx.y * columns + column] = sum;
+    sums[(u64)blockIdx.y * columns + column] = sum;
 }
 
-// Averages of the columns follow the sums of the chunks, added in their order.
-extern "C" __global__ void second_columns(const float* sums, float* averages, u32 rows, u32 columns, u32 chunks,
-                                          float keep, float fresh) {
+// Adds the groups' sums to those of the step in their order; at its end (`all_rows`, else zero) the averages
+// follow.
+extern "C" __global__ void second_columns(const float* sums, float* totals, float* averages, u32 columns, u32 groups,
+                                          u32 begins, u32 all_rows, float keep, float fresh) {
     u32 column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= columns) return;
-    float total = 0.0f;
-    for (u32 number = 0; number < chunks; number++) total += sums[number * columns + column];
-    averages[column] = average_of(Average{keep, fresh}, averages[column], total / (float)rows);
-}
-
-// Mean of the rows' averages, added in f64 in their order: one thread adds what all have brought near.
-extern "C" __global__ void second_mean(const float* averages, float* mean, u32 rows) {
-    __shared__ float near[1024];
-    double sum = 0.0;
-    for (u32 start = 0; start < rows; start += 1024) {
-        for (u32 at = threadIdx.x; at < 1024 && start + at < rows; at += blockDim.x)
-            near[at] = averages[start + at];
-        __syncthreads();
-        u32 count = rows - start < 1024 ? rows - start : 1024;
-        if (threadIdx.x == 0)
-            for (u32 at = 0; at < count; at++) sum += (double)near[at];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) *mean = (float)(sum / (double)rows);
+    float total = begins ? 0.0f : totals[column];
+    for (u32 number = 0; number < groups; number++) total += sums[(u64)number * columns + column];
+    totals[column] = total;
+    if (all_rows) averages[column] = follow(Average{keep, fresh}, averages[column], total / (float)all_rows);
 }
 
 // ---- weights: each kind loads a block, moves it and stores it ----

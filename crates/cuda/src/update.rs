@@ -5,7 +5,7 @@ use halfbyte_formats::state::draw::{Draws, Purpose};
 use halfbyte_formats::state::master::Master;
 use halfbyte_formats::state::moment::Moment;
 use halfbyte_formats::state::{BLOCK, int8, second, weight as nvfp4};
-use halfbyte_ops::update::{self, Kept, Recipe, Second, Step};
+use halfbyte_ops::update::{self, Kept, Recipe, Step};
 use halfbyte_ops::{Result, Rows, Tally, Vector, Weight, WeightFormat};
 
 use crate::Cuda;
@@ -22,12 +22,13 @@ const MOST_THREADS: usize = 256;
 /// Blocks that keep a large device busy; each takes many rows.
 const MOST_BLOCKS: usize = 2048;
 
-/// Before the columns' sums in the scratch: the mean of the rows' averages.
-const MEAN_BYTES: usize = 64;
+/// Bytes of scratch: roots of the columns' profile, and column sums of the groups of rows.
+pub(crate) fn scratch(rows: usize, columns: usize) -> usize {
+    profile_bytes(columns) + rows.div_ceil(second::GROUP) * columns * 4
+}
 
-/// Bytes of scratch: the column sums of the chunks of rows.
-pub(crate) fn scratch(columns: usize) -> usize {
-    MEAN_BYTES + second::CHUNKS * columns * 4
+fn profile_bytes(columns: usize) -> usize {
+    (update::padded(columns) * 4).next_multiple_of(64)
 }
 
 pub(crate) fn weight(
@@ -36,14 +37,14 @@ pub(crate) fn weight(
     first: usize,
     gradient: Rows,
     kept: &Kept,
-    kind: Second,
     step: &Step,
 ) -> Result<Tally> {
-    update::check_shapes(of, first, gradient, kept, kind, &step.recipe)?;
+    update::check_shapes(of, first, gradient, kept, &step.recipe)?;
     let (weight, g) = (cuda.weight(OP, of)?, cuda.rows(OP, gradient)?);
     let (rest, moments) = (cuda.pointer(OP, kept.remainder)?, cuda.pointer(OP, kept.moment)?);
     let seconds = cuda.pointer(OP, kept.second)?;
-    let mean = follow(cuda, of, first, gradient, seconds, kind, step)?;
+    let full = step.recipe.full_second;
+    let profile = if full { DevicePtr::NULL } else { follow_rows(cuda, of, first, gradient, seconds, step)? };
     let (numbers, counts) = (cuda.upload(OP, &numbers(step))?, cuda.counters(COUNTS)?);
     let [key0, key1] = Draws::new(step.seed, step.step, step.tensor, Purpose::Weight).key();
     let moment = match step.recipe.moment {
@@ -56,11 +57,6 @@ pub(crate) fn weight(
         Scales::FourOverSix => 1,
         Scales::Search => 2,
     };
-    let kind = match kind {
-        Second::Factored => 0,
-        Second::PerRow => 1,
-        Second::Full => 2,
-    };
     cuda.launch(
         kernel(of.format, &step.recipe),
         Grid::line(gradient.rows.min(MOST_BLOCKS), threads(of.columns)),
@@ -69,14 +65,13 @@ pub(crate) fn weight(
             rest,
             moments,
             seconds,
-            mean,
+            profile,
             g,
             first,
             gradient.rows,
-            of.rows,
             of.columns,
             moment,
-            kind,
+            full,
             scales,
             key0,
             key1,
@@ -84,40 +79,53 @@ pub(crate) fn weight(
             counts
         ],
     )?;
+    if !full {
+        follow_columns(cuda, of, first, gradient, seconds, step)?;
+    }
     tally(cuda)
 }
 
-/// Lets second moments of rows and columns follow the gradient, but those of single elements, which follow
-/// when their weights move; gives the place of the rows' mean.
-fn follow(
+/// Lets second moments of rows follow the gradient; gives the place of the roots of the columns' profile, which
+/// is that of the step before.
+fn follow_rows(
     cuda: &mut Cuda,
     of: &Weight,
     first: usize,
     gradient: Rows,
     seconds: DevicePtr,
-    kind: Second,
     step: &Step,
 ) -> Result<DevicePtr> {
-    if kind == Second::Full {
-        return Ok(DevicePtr::NULL);
-    }
-    let g = cuda.rows(OP, gradient)?;
-    let (rows, columns) = (gradient.rows, gradient.columns);
+    let (rows, columns, g) = (gradient.rows, gradient.columns, cuda.rows(OP, gradient)?);
     let (keep, fresh) = (step.average.keep, step.average.fresh);
+    let roots = cuda.scratch(OP, scratch(rows, columns))?;
+    let profile = args![seconds.add(4 * of.rows), roots, columns, update::padded(columns)];
+    cuda.launch("second_profile", Grid::line(1, 256), profile)?;
     let averages = args![g, seconds.add(4 * first), rows, columns, keep, fresh];
     cuda.launch("second_rows", Grid::each(rows * BLOCK, 128), averages)?;
-    if kind == Second::PerRow {
-        return Ok(DevicePtr::NULL);
-    }
-    let mean = cuda.scratch(OP, scratch(columns))?;
-    let (sums, chunk) = (mean.add(MEAN_BYTES), second::chunk_rows(rows));
-    let chunks = rows.div_ceil(chunk);
-    let grid = Grid { blocks: (columns.div_ceil(128) as u32, chunks as u32, 1), ..Grid::line(1, 128) };
-    cuda.launch("second_chunks", grid, args![g, sums, rows, columns, chunk])?;
-    let averages = args![sums, seconds.add(4 * of.rows), rows, columns, chunks, keep, fresh];
-    cuda.launch("second_columns", Grid::each(columns, 128), averages)?;
-    cuda.launch("second_mean", Grid::line(1, 256), args![seconds, mean, rows])?;
-    Ok(mean)
+    Ok(roots)
+}
+
+/// Adds the squares of a gradient to the columns' sums of this step; behind its last rows the columns' averages
+/// follow them.
+fn follow_columns(
+    cuda: &mut Cuda,
+    of: &Weight,
+    first: usize,
+    gradient: Rows,
+    seconds: DevicePtr,
+    step: &Step,
+) -> Result<()> {
+    let (rows, columns, g) = (gradient.rows, gradient.columns, cuda.rows(OP, gradient)?);
+    let (keep, fresh) = (step.average.keep, step.average.fresh);
+    let sums = cuda.scratch(OP, scratch(rows, columns))?.add(profile_bytes(columns));
+    let groups = rows.div_ceil(second::GROUP);
+    let grid = Grid { blocks: (columns.div_ceil(128) as u32, groups as u32, 1), ..Grid::line(1, 128) };
+    cuda.launch("second_groups", grid, args![g, sums, rows, columns, second::GROUP])?;
+    let averages = seconds.add(4 * of.rows);
+    let totals = averages.add(4 * update::padded(columns));
+    let all_rows = if first + rows == of.rows { of.rows } else { 0 };
+    let arguments = args![sums, totals, averages, columns, groups, first == 0, all_rows, keep, fresh];
+    cuda.launch("second_columns", Grid::each(columns, 128), arguments)
 }
 
 pub(crate) fn vector(cuda: &mut Cuda, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<Tally> {

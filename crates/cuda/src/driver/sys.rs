@@ -2,9 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libloading::Library;
-
 use super::result::DriverError;
+use crate::dynamic::{calls, open};
 
 /// `CUresult`: 0 is success.
 pub(crate) type Status = c_int;
@@ -31,84 +30,59 @@ pub(crate) const JIT_ERROR_LOG: [c_uint; 2] = [5, 6];
 /// Where the library may be: the loader's own places, then that of containers.
 const PLACES: [&str; 2] = ["libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"];
 
-macro_rules! calls {
-    ($($(#[$doc:meta])* $field:ident = $name:literal ($($type:ty),*);)*) => {
-        /// The library and its functions.
-        pub struct Driver {
-            $($(#[$doc])* pub(crate) $field: unsafe extern "C" fn($($type),*) -> Status,)*
-            // The functions live as long as this.
-            _library: Library,
-        }
-
-        impl Driver {
-            fn of(library: Library) -> Result<Driver, DriverError> {
-                Ok(Driver {
-                    $($field: {
-                        // SAFETY: the type is that of the function in the driver's own header.
-                        let symbol = unsafe { library.get(concat!($name, "\0").as_bytes()) };
-                        *symbol.map_err(|error| DriverError::call_missing($name, &error.to_string()))?
-                    },)*
-                    _library: library,
-                })
-            }
-        }
-    };
-}
-
 calls! {
-    init = "cuInit"(c_uint);
-    driver_version = "cuDriverGetVersion"(*mut c_int);
-    error_name = "cuGetErrorName"(Status, *mut *const c_char);
-    error_string = "cuGetErrorString"(Status, *mut *const c_char);
-    device_count = "cuDeviceGetCount"(*mut c_int);
-    device_get = "cuDeviceGet"(*mut Device, c_int);
-    device_name = "cuDeviceGetName"(*mut c_char, c_int, Device);
-    device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, Device);
-    device_memory = "cuDeviceTotalMem_v2"(*mut usize, Device);
-    context_retain = "cuDevicePrimaryCtxRetain"(*mut Handle, Device);
-    context_release = "cuDevicePrimaryCtxRelease_v2"(Device);
-    context_use = "cuCtxSetCurrent"(Handle);
-    memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
-    memory_take = "cuMemAlloc_v2"(*mut Address, usize);
-    memory_free = "cuMemFree_v2"(Address);
-    pinned_take = "cuMemAllocHost_v2"(*mut *mut c_void, usize);
-    pinned_free = "cuMemFreeHost"(*mut c_void);
-    copy_in = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle);
-    copy_out = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
-    fill = "cuMemsetD8Async"(Address, u8, usize, Handle);
-    stream_create = "cuStreamCreate"(*mut Handle, c_uint);
-    stream_destroy = "cuStreamDestroy_v2"(Handle);
-    stream_wait = "cuStreamSynchronize"(Handle);
-    module_load = "cuModuleLoadDataEx"(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
-    module_unload = "cuModuleUnload"(Handle);
-    module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
-    function_attribute = "cuFuncSetAttribute"(Handle, c_int, c_int);
-    launch = "cuLaunchKernel"(
-        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void,
-        *mut *mut c_void
-    );
+    /// The library and its functions.
+    pub struct Driver {
+        init = "cuInit"(c_uint);
+        driver_version = "cuDriverGetVersion"(*mut c_int);
+        error_name = "cuGetErrorName"(Status, *mut *const c_char);
+        error_string = "cuGetErrorString"(Status, *mut *const c_char);
+        device_count = "cuDeviceGetCount"(*mut c_int);
+        device_get = "cuDeviceGet"(*mut Device, c_int);
+        device_name = "cuDeviceGetName"(*mut c_char, c_int, Device);
+        device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, Device);
+        device_memory = "cuDeviceTotalMem_v2"(*mut usize, Device);
+        context_retain = "cuDevicePrimaryCtxRetain"(*mut Handle, Device);
+        context_release = "cuDevicePrimaryCtxRelease_v2"(Device);
+        context_use = "cuCtxSetCurrent"(Handle);
+        memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
+        memory_take = "cuMemAlloc_v2"(*mut Address, usize);
+        memory_free = "cuMemFree_v2"(Address);
+        pinned_take = "cuMemAllocHost_v2"(*mut *mut c_void, usize);
+        pinned_free = "cuMemFreeHost"(*mut c_void);
+        copy_in = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle);
+        copy_out = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
+        fill = "cuMemsetD8Async"(Address, u8, usize, Handle);
+        stream_create = "cuStreamCreate"(*mut Handle, c_uint);
+        stream_destroy = "cuStreamDestroy_v2"(Handle);
+        stream_wait = "cuStreamSynchronize"(Handle);
+        module_load = "cuModuleLoadDataEx"(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
+        module_unload = "cuModuleUnload"(Handle);
+        module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
+        function_attribute = "cuFuncSetAttribute"(Handle, c_int, c_int);
+        launch = "cuLaunchKernel"(
+            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void,
+            *mut *mut c_void
+        );
+    }
 }
 
 impl Driver {
     /// Loads the library and starts it. Where there is none, the error says what to install.
     pub fn load() -> Result<Driver, DriverError> {
-        let mut reason = String::new();
+        let mut reason = None;
         for place in PLACES {
-            // SAFETY: the driver's library runs no code of ours when it is loaded.
-            match unsafe { Library::new(place) } {
+            match open(place) {
                 Ok(library) => {
-                    let driver = Driver::of(library)?;
+                    let driver =
+                        Driver::of(library).map_err(|(call, why)| DriverError::call_missing(call, &why))?;
                     // SAFETY: the flags are zero, as they must be.
                     driver.check("cuInit", unsafe { (driver.init)(0) })?;
                     return Ok(driver);
                 }
-                // The loader's own words stand behind the error.
-                Err(error) if reason.is_empty() => {
-                    reason = std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string);
-                }
-                Err(_) => {}
+                Err(error) => reason = reason.or(Some(error)),
             }
         }
-        Err(DriverError::library_missing(&reason))
+        Err(DriverError::library_missing(&reason.unwrap_or_default()))
     }
 }

@@ -10,6 +10,7 @@ template <int BITS> struct Int8 {
     u8 scale;
 
     static constexpr int HALF = (1 << BITS) >> 1; // of a code, in units
+    static constexpr int LIMIT = (127 << BITS) + (BITS > 0 ? HALF - 1 : 0);
 
     DEVICE int units(int i) const {
         return signed_byte(codes, i) * (1 << BITS) + rest_of<BITS>(rest, i);
@@ -24,7 +25,8 @@ template <int BITS> struct Int8 {
     DEVICE u8 next_scale(float amax) const {
         float code = e8m0(scale);
         u8 chosen = exponent_for(amax);
-        bool leaves = (amax > 127.0f * code && chosen > scale) || (amax < 48.0f * code && chosen < scale);
+        float most = (float)LIMIT / (float)(1 << BITS) * code;
+        bool leaves = (amax > most && chosen > scale) || (amax < 48.0f * code && chosen < scale);
         return leaves ? chosen : scale;
     }
 
@@ -42,13 +44,12 @@ template <int BITS> struct Int8 {
         u8 chosen = next_scale(__uint_as_float(largest));
         bool kept = chosen == scale;
         float per_code = inverse_power_of_two(chosen);
-        constexpr int limit = (127 << BITS) + HALF - (BITS > 0);
         u32 new_codes[4] = {}, new_rest[REST<BITS>] = {};
         UNROLL for (int i = 0; i < BLOCK; i++) {
             // Under the old scale only the update is rounded: what is stored is whole already.
             int origin = kept ? units(i) : 0;
             float t = hold((kept ? delta[i] : moved[i]) * per_code * (float)(1 << BITS));
-            int wanted = origin + stochastic(t, luck[i]), now = clamped(wanted, -limit, limit);
+            int wanted = origin + stochastic(t, luck[i]), now = clamped(wanted, -LIMIT, LIMIT);
             int code = (now + HALF) >> BITS;
             tally.saturated += now != wanted;
             tally.changed += code != signed_byte(codes, i);

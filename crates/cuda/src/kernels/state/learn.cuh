@@ -13,35 +13,32 @@ using namespace state;
 
 // As in update.rs.
 enum { MOMENT_FOUR, MOMENT_EIGHT, MOMENT_FLOAT };
-enum { FACTORED, PER_ROW, FULL };
 constexpr int MOST_THREADS = 256;
 
 // ---- second moments ----
 
-// Second moments as `ops::update` keeps them; the columns' averages follow the rows'.
+// Averages of the rows and roots of the columns' profile; or, full, one number for each element.
 struct SecondMoments {
-    float* rows;
-    const float* columns;
-    const float* mean;
-    u32 kind, width;
+    float* second;
+    const float* profile;
+    u32 full, width;
     Average average;
 };
 
-DEVICE void roots_of(const SecondMoments& second, u32 row, u32 index, const float (&g)[BLOCK],
-                     float (&roots)[BLOCK]) {
-    if (second.kind == FULL) {
-        float* v = second.rows + (u64)row * second.width + index * BLOCK;
+DEVICE void roots_of(const SecondMoments& of, u32 row, u32 index, const float (&g)[BLOCK], float (&roots)[BLOCK]) {
+    if (of.full) {
+        float* v = of.second + (u64)row * of.width + index * BLOCK;
         UNROLL for (int i = 0; i < BLOCK; i++) {
-            v[i] = average_of(second.average, v[i], g[i] * g[i]);
+            v[i] = average_of(of.average, v[i], g[i] * g[i]);
             roots[i] = root(v[i]);
         }
-    } else if (second.kind == PER_ROW) {
-        float all = root(second.rows[row]);
-        UNROLL for (int i = 0; i < BLOCK; i++) roots[i] = all;
     } else {
-        float of_row = root(row_factor(second.rows[row], *second.mean)), columns[BLOCK];
-        load_values(second.columns, second.width, index, columns);
-        UNROLL for (int i = 0; i < BLOCK; i++) roots[i] = of_row * root(columns[i]);
+        float of_row = root(of.second[row]), own = sqrtf(of.average.fresh), profile[BLOCK];
+        load_values(of.profile, of.width, index, profile);
+        UNROLL for (int i = 0; i < BLOCK; i++) {
+            float both = of_row * profile[i], mine = own * fabsf(g[i]);
+            roots[i] = mine > both ? mine : both;
+        }
     }
 }
 
@@ -155,12 +152,12 @@ template <class W> DEVICE void learn(const Task& task, const SecondMoments& seco
 // One kernel for each kind of weight; moments and second moments are chosen inside.
 #define LEARN(name, ...)                                                                                        \
     extern "C" __global__ void name(                                                                            \
-        u8* weight, u8* rest, u8* moments, float* second, const float* mean, const float* gradient, u32 first,  \
-        u32 rows, u32 all_rows, u32 columns, u32 moment, u32 kind, int scales_by, u32 key0, u32 key1,           \
+        u8* weight, u8* rest, u8* moments, float* second, const float* profile, const float* gradient,          \
+        u32 first, u32 rows, u32 columns, u32 moment, u32 full, int scales_by, u32 key0, u32 key1,              \
         const float* numbers, u64* counts) {                                                                    \
-        Task task = {weight, rest,   moments, gradient,  first,          rows,                                  \
+        Task task = {weight,  rest,   moments,   gradient,        first, rows,                                  \
                      columns, moment, scales_by, {{key0, key1}}, counts};                                       \
-        SecondMoments seconds = {second, second + all_rows, mean, kind, (columns + BLOCK - 1) / BLOCK * BLOCK,  \
+        SecondMoments seconds = {second, profile, full, (columns + BLOCK - 1) / BLOCK * BLOCK,                  \
                                  {numbers[8], numbers[9]}};                                                     \
         Step step = {{numbers[0], numbers[1]}, numbers[2], numbers[3], numbers[4],                              \
                      numbers[5], numbers[6], numbers[7]};                                                       \

@@ -10,8 +10,10 @@ DEVICE float root(float v) {
     return sqrtf(v > FLOOR ? v : FLOOR);
 }
 
-DEVICE float row_factor(float row, float mean) {
-    return mean > 0.0f ? row / mean : 0.0f;
+// An average that follows a mean; one that is not finite is not followed.
+DEVICE float follow(Average average, float old, float mean) {
+    float now = average_of(average, old, mean);
+    return now < __uint_as_float(0x7F800000) ? now : old;
 }
 
 } // namespace state
