@@ -1,18 +1,18 @@
-//! From flags to a decoder on a device. The only place that names a backend.
+//! From flags to a decoder on a device.
 
 use std::path::Path;
 
 use clap::Args;
-use halfbyte_checkpoint::{Architecture, Checkpoint, Encoding, LayerTensor, TensorName};
-use halfbyte_cpu::{Cpu, Isa, ScratchNeed};
+use halfbyte_checkpoint::{Architecture, Checkpoint, Encoding, TensorName};
 use halfbyte_formats::nvfp4::Scales;
 use halfbyte_model::{Decoder, fill, load};
-use halfbyte_ops::CacheFormat;
-use halfbyte_plan::{Change, Fit, Name, Plan, Settings, WeightChoice, fit, memory, plan};
+use halfbyte_ops::{Backend, CacheFormat};
+use halfbyte_plan::{Change, Fit, Plan, Settings, WeightChoice, fit, plan};
 
 use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{Progress, bytes};
+use crate::place::{Place, PlaceArgs};
 
 /// Context where nobody asked for another: enough for a conversation, small for the cache.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -34,15 +34,8 @@ pub(crate) struct ComputeArgs {
     /// How keys and values are held: bf16, f32, int8
     #[arg(long, default_value = "bf16", value_name = "FORMAT", value_parser = parse_cache)]
     pub(crate) cache: CacheFormat,
-    /// Threads that compute [default: one for each core]
-    #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
-    /// Kernels to use: amx, avx512, avx2, neon, scalar [default: the fastest found]
-    #[arg(long, value_name = "SET", value_parser = parse_isa)]
-    pub(crate) kernels: Option<Isa>,
-    /// Refuse to run on kernels slower than this set
-    #[arg(long, value_name = "SET", value_parser = parse_isa)]
-    pub(crate) require: Option<Isa>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
 }
 
 /// "nearest" and so on.
@@ -70,42 +63,15 @@ pub(crate) fn parse_cache(text: &str) -> std::result::Result<CacheFormat, String
     found.ok_or_else(|| "one of bf16, f32, int8".into())
 }
 
-pub(crate) fn parse_isa(text: &str) -> std::result::Result<Isa, String> {
-    let found = Isa::ALL.into_iter().find(|isa| isa.name() == text);
-    found.ok_or_else(|| "one of amx, avx512, avx2, neon, scalar".into())
-}
-
 impl ComputeArgs {
-    /// What a command computes with that has flags for these two alone.
-    pub(crate) fn usual(threads: Option<usize>, kernels: Option<Isa>) -> ComputeArgs {
+    /// What a command computes with that only says where.
+    pub(crate) fn usual(place: PlaceArgs) -> ComputeArgs {
         ComputeArgs {
             weights: WeightChoice::Nvfp4,
             scales: Scales::Nearest,
             context: None,
             cache: CacheFormat::Bf16,
-            threads,
-            kernels,
-            require: None,
-        }
-    }
-
-    pub(crate) fn threads(&self) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or_else(cores).clamp(1, 256)
-    }
-
-    /// The kernels to use, or the refusal that `--require` asked for.
-    pub(crate) fn isa(&self) -> Result<Isa> {
-        let isa = self.kernels.unwrap_or_else(Isa::detect);
-        match self.require {
-            Some(required) if isa < required || !required.available() => Err(Failure::new(
-                Code::Failed,
-                format!(
-                    "--require {required}: this run would use {isa}\nthis machine's fastest kernels are {}",
-                    Isa::detect()
-                ),
-            )),
-            _ => Ok(isa),
+            place,
         }
     }
 
@@ -124,34 +90,35 @@ impl ComputeArgs {
             logit_rows,
             weights: self.weights,
             cache: self.cache,
-            threads: self.threads(),
+            threads: self.place.threads(),
         })
     }
 }
+
+/// A decoder on any device.
+pub(crate) type AnyDecoder = Decoder<Box<dyn Backend>>;
 
 /// A decoder ready to compute.
 pub(crate) struct Opened {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) plan: Plan,
-    pub(crate) decoder: Decoder<Cpu>,
+    pub(crate) place: Place,
+    pub(crate) decoder: AnyDecoder,
 }
 
 /// Opens a model, plans, refuses what does not fit, loads.
 pub(crate) fn open(path: &Path, args: &ComputeArgs, logit_rows: usize) -> Result<Opened> {
-    let isa = args.isa()?;
     let checkpoint = embedded::open(path)?;
     let architecture = checkpoint.architecture.clone();
     let settings = args.settings(&architecture, logit_rows)?;
     let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
-    let plan = make_plan(&architecture, &settings, &encoding);
-    refuse_if_too_large(path, &plan, &architecture, &encoding)?;
-    let scratch = plan.buffer(Name::Scratch).unwrap_or_default();
-    let cpu = Cpu::new(isa, settings.threads, plan.arena_bytes, scratch)?;
-    let mut decoder = Decoder::new(cpu, &architecture, &plan, &encoding)?;
+    let (place, plan) =
+        args.place.settle(|place| fitting(path, place, &architecture, &settings, &encoding))?;
+    let mut decoder = Decoder::new(place.backend(&plan)?, &architecture, &plan, &encoding)?;
     let mut progress = Progress::new("loading", architecture.parameters());
     load::load(&mut decoder.backend, &checkpoint, &plan, args.scales, &mut |done| progress.add(done))?;
     drop(progress);
-    Ok(Opened { checkpoint, plan, decoder })
+    Ok(Opened { checkpoint, plan, place, decoder })
 }
 
 /// A decoder of a shape with random weights.
@@ -159,56 +126,54 @@ pub(crate) fn random(
     architecture: &Architecture,
     config: &Path,
     args: &ComputeArgs,
-) -> Result<(Decoder<Cpu>, Plan)> {
-    let isa = args.isa()?;
+) -> Result<(AnyDecoder, Plan, Place)> {
     let settings = args.settings(architecture, 1)?;
-    let plan = make_plan(architecture, &settings, &|_| None);
-    refuse_if_too_large(config, &plan, architecture, &|_| None)?;
-    let scratch = plan.buffer(Name::Scratch).unwrap_or_default();
-    let cpu = Cpu::new(isa, settings.threads, plan.arena_bytes, scratch)?;
-    let mut decoder = Decoder::new(cpu, architecture, &plan, &|_| None)?;
+    let (place, plan) =
+        args.place.settle(|place| fitting(config, place, architecture, &settings, &|_| None))?;
+    let mut decoder = Decoder::new(place.backend(&plan)?, architecture, &plan, &|_| None)?;
     fill::fill(&mut decoder.backend, architecture, &plan, 0)?;
-    Ok((decoder, plan))
+    Ok((decoder, plan, place))
 }
 
-/// The plan of a run on this program's CPU backend.
+/// The plan of a run.
 pub(crate) fn make_plan(
+    place: &Place,
     architecture: &Architecture,
     settings: &Settings,
     encoding: &dyn Fn(TensorName) -> Option<Encoding>,
 ) -> Plan {
-    let columns = |tensor| architecture.shape(TensorName::Layer(0, tensor))[1];
-    let inputs = [LayerTensor::Q, LayerTensor::O, LayerTensor::Down].map(columns);
-    let scratch = ScratchNeed {
-        tokens: settings.chunk.max(settings.logit_rows),
-        columns: inputs.into_iter().max().unwrap_or(0),
-        context: settings.context,
-        head_dim: architecture.head_dim,
-        threads: settings.threads,
-    };
-    plan(architecture, settings, encoding, scratch.bytes())
+    plan(architecture, settings, encoding, place.scratch(architecture, settings))
 }
 
-/// Judges a plan against this machine's memory.
+/// Judges a plan against the memory of its place.
 pub(crate) fn judge(
+    place: &Place,
     plan: &Plan,
     architecture: &Architecture,
     encoding: &dyn Fn(TensorName) -> Option<Encoding>,
 ) -> Fit {
-    fit::fit(plan, memory::read(), &|settings| make_plan(architecture, settings, encoding))
+    fit::fit(plan, place.memory(), &|settings| make_plan(place, architecture, settings, encoding))
 }
 
-fn refuse_if_too_large(
+/// The plan of a run, if its place has room for it.
+fn fitting(
     path: &Path,
-    plan: &Plan,
+    place: &Place,
     architecture: &Architecture,
+    settings: &Settings,
     encoding: &dyn Fn(TensorName) -> Option<Encoding>,
-) -> Result<()> {
-    match judge(plan, architecture, encoding) {
-        Fit::Fits => Ok(()),
+) -> Result<Plan> {
+    let plan = make_plan(place, architecture, settings, encoding);
+    match judge(place, &plan, architecture, encoding) {
+        Fit::Fits => Ok(plan),
         Fit::Lacks { bytes: lack, changes } => Err(Failure::new(
             Code::WouldNotFit,
-            format!("{}\n{}{}", path.display(), crate::commands::plan::table(plan), lacking(lack, &changes)),
+            format!(
+                "{}\n{}{}",
+                path.display(),
+                crate::commands::plan::table(&plan, place.memory()),
+                lacking(lack, &changes)
+            ),
         )),
     }
 }

@@ -14,6 +14,7 @@ mod embedded;
 mod failure;
 mod language;
 mod output;
+mod place;
 mod rows;
 mod signals;
 mod summary;

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use halfbyte_checkpoint::Checkpoint;
-use halfbyte_cpu::Cpu;
 use halfbyte_generate::{
     Binding, Conversation, Event, Limits, OnFull, Reply, Sampler, SamplerSettings, Style, Timing,
 };
+use halfbyte_ops::Backend;
 use halfbyte_plan::{Plan, memory};
 use serde_json::{Value, json};
 
@@ -141,7 +141,7 @@ impl SamplingArgs {
 
 /// A conversation and what it was made from.
 pub(crate) struct Talk {
-    pub(crate) conversation: Conversation<Cpu>,
+    pub(crate) conversation: Conversation<Box<dyn Backend>>,
     pub(crate) plan: Plan,
     pub(crate) interrupt: Arc<AtomicBool>,
     binding: Binding,

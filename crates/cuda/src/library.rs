@@ -47,6 +47,11 @@ impl Device {
         Ok(())
     }
 
+    /// Whether a library makes the products of many tokens.
+    pub fn has_library(&self) -> bool {
+        self.library.is_some()
+    }
+
     /// "cuBLASLt 13.0 from 256 tokens on", or "own".
     pub fn products(&self) -> String {
         self.library.as_ref().map_or("own".to_owned(), |library| {

@@ -10,6 +10,7 @@
 
 pub mod accumulate;
 pub mod attend;
+mod boxed;
 pub mod dot;
 pub mod embed;
 pub mod error;

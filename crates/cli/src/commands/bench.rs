@@ -5,13 +5,11 @@ use std::time::Instant;
 
 use clap::Args;
 use halfbyte_checkpoint::Architecture;
-use halfbyte_cpu::{Cpu, measure};
-use halfbyte_model::Decoder;
 use halfbyte_ops::Backend;
-use halfbyte_plan::{Group, Plan, memory};
+use halfbyte_plan::{Group, Plan};
 use serde_json::json;
 
-use crate::device::{self, ComputeArgs};
+use crate::device::{self, AnyDecoder, ComputeArgs};
 use crate::embedded;
 use crate::failure::{Failure, Result};
 use crate::output::{self, bytes, count};
@@ -59,8 +57,9 @@ struct Round {
     decode: f64,
     /// Of the tokens that nothing disturbed: a tenth were faster.
     decode_undisturbed: f64,
-    read: f64,
-    arithmetic: f64,
+    /// Ceilings, where they can be measured.
+    read: Option<f64>,
+    arithmetic: Option<f64>,
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -70,24 +69,23 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let mut compute = args.compute.clone();
     let longest = args.prompt_tokens.max(WARM + args.decode_tokens);
     compute.context = Some(compute.context.unwrap_or(longest.next_multiple_of(64)));
-    let (mut decoder, plan, name) = match &args.random {
+    let (mut decoder, plan, place, name) = match &args.random {
         None => {
             let opened = device::open(&args.model, &compute, 1)?;
-            (opened.decoder, opened.plan, args.model.display().to_string())
+            (opened.decoder, opened.plan, opened.place, args.model.display().to_string())
         }
         Some(config) => {
             let architecture = Architecture::from_config_file(config)?;
-            let (decoder, plan) = device::random(&architecture, config, &compute)?;
-            (decoder, plan, format!("{} with random weights", config.display()))
+            let (decoder, plan, place) = device::random(&architecture, config, &compute)?;
+            (decoder, plan, place, format!("{} with random weights", config.display()))
         }
     };
-    let isa = compute.isa()?;
-    let mut reader = measure::Reader::new(isa, compute.threads(), READ_BYTES)?;
+    let mut reader = place.reader(READ_BYTES)?;
     let mut rounds = Vec::new();
     for round in 0..=args.repeat {
-        let read = reader.pass()?;
+        let read = reader.as_mut().map(|reader| reader.pass()).transpose()?;
         let prefill = prefill(&mut decoder, args.prompt_tokens)?;
-        let arithmetic = measure::arithmetic(isa, compute.threads())?;
+        let arithmetic = place.arithmetic();
         let (decode, decode_undisturbed) = decode(&mut decoder, args.decode_tokens)?;
         let measured = Round { prefill, decode, decode_undisturbed, read, arithmetic };
         // The first round warms caches and wakes the machine.
@@ -95,15 +93,15 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             rounds.push(measured);
         }
     }
-    report(args, &decoder, &plan, &name, &rounds);
+    report(args, &decoder, &plan, &name, &rounds, place.held());
     Ok(())
 }
 
-fn token(decoder: &Decoder<Cpu>, index: usize) -> u32 {
+fn token(decoder: &AnyDecoder, index: usize) -> u32 {
     (index * 7919 % decoder.architecture().vocab_size) as u32
 }
 
-fn prefill(decoder: &mut Decoder<Cpu>, count: usize) -> Result<f64> {
+fn prefill(decoder: &mut AnyDecoder, count: usize) -> Result<f64> {
     let tokens: Vec<u32> = (0..count).map(|i| token(decoder, i)).collect();
     decoder.keep(0);
     let start = Instant::now();
@@ -111,7 +109,7 @@ fn prefill(decoder: &mut Decoder<Cpu>, count: usize) -> Result<f64> {
     Ok(count as f64 / start.elapsed().as_secs_f64())
 }
 
-fn decode(decoder: &mut Decoder<Cpu>, count: usize) -> Result<(f64, f64)> {
+fn decode(decoder: &mut AnyDecoder, count: usize) -> Result<(f64, f64)> {
     let tokens: Vec<u32> = (0..WARM).map(|i| token(decoder, i)).collect();
     decoder.keep(0);
     decoder.last_logits(&tokens)?;
@@ -133,6 +131,11 @@ fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
     values[values.len() / 2]
 }
 
+/// The same of what may not be there.
+fn maybe(rounds: &[Round], of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
+    rounds.iter().all(|round| of(round).is_some()).then(|| median(rounds, |round| of(round).unwrap_or(0.0)))
+}
+
 /// Bytes read to write one token: all weights but the embedding's unused rows, and the cache.
 fn bytes_per_token(architecture: &Architecture, plan: &Plan, positions: usize) -> f64 {
     let weights = plan.group_bytes(Group::Weights) as f64;
@@ -152,16 +155,23 @@ fn operations(architecture: &Architecture, tokens: f64) -> f64 {
     2.0 * layers * tokens + 2.0 * head + attention * architecture.layers as f64
 }
 
-fn report(args: &BenchArgs, decoder: &Decoder<Cpu>, plan: &Plan, name: &str, rounds: &[Round]) {
+fn report(
+    args: &BenchArgs,
+    decoder: &AnyDecoder,
+    plan: &Plan,
+    name: &str,
+    rounds: &[Round],
+    peak: Option<u64>,
+) {
     let architecture = decoder.architecture();
     let (prefill, decode) = (median(rounds, |r| r.prefill), median(rounds, |r| r.decode));
-    let (read, arithmetic) = (median(rounds, |r| r.read), median(rounds, |r| r.arithmetic));
+    let read = maybe(rounds, |r| r.read);
+    let arithmetic = maybe(rounds, |r| r.arithmetic);
     let per_token = bytes_per_token(architecture, plan, WARM + args.decode_tokens / 2);
     let work = operations(architecture, args.prompt_tokens as f64) / args.prompt_tokens as f64;
     // Shares are taken within a round, because the machine's speed moves between rounds.
-    let decode_share = median(rounds, |r| r.decode * per_token / r.read);
-    let prefill_share = median(rounds, |r| r.prefill * work / r.arithmetic);
-    let peak = memory::peak_resident();
+    let decode_share = maybe(rounds, |r| r.read.map(|read| r.decode * per_token / read));
+    let prefill_share = maybe(rounds, |r| r.arithmetic.map(|most| r.prefill * work / most));
     if args.json {
         output::json(&json!({
             "model": name,
@@ -176,8 +186,8 @@ fn report(args: &BenchArgs, decoder: &Decoder<Cpu>, plan: &Plan, name: &str, rou
             "operations_per_token": work,
             "read_bytes_s": read,
             "arithmetic_flop_s": arithmetic,
-            "decode_percent_of_ceiling": 100.0 * decode_share,
-            "prefill_percent_of_ceiling": 100.0 * prefill_share,
+            "decode_percent_of_ceiling": decode_share.map(|share| 100.0 * share),
+            "prefill_percent_of_ceiling": prefill_share.map(|share| 100.0 * share),
             "planned_peak_bytes": plan.peak_bytes(),
             "measured_peak_bytes": peak,
         }));
@@ -185,25 +195,32 @@ fn report(args: &BenchArgs, decoder: &Decoder<Cpu>, plan: &Plan, name: &str, rou
     }
     println!("{name} · {} · {} weights", decoder.backend.describe(), plan.settings.weights);
     println!(
-        "prompt of {:<5} {:>8.0} tok/s   {:>3.0}% of {} flop/s ({} flop a token)",
+        "prompt of {:<5} {:>8.0} tok/s   {}({} flop a token)",
         args.prompt_tokens,
         prefill,
-        100.0 * prefill_share,
-        count(arithmetic as u64),
+        share(prefill_share, arithmetic, |most| format!("{} flop/s", count(most))),
         count(work as u64)
     );
     println!(
-        "reply of  {:<5} {:>8.1} tok/s   {:>3.0}% of {}/s ({} a token)",
+        "reply of  {:<5} {:>8.1} tok/s   {}({} a token)",
         args.decode_tokens,
         decode,
-        100.0 * decode_share,
-        bytes(read as u64),
+        share(decode_share, read, |most| format!("{}/s", bytes(most))),
         bytes(per_token as u64)
     );
     println!(
-        "memory          {:>8} planned   {} measured, {} of it to measure the ceiling",
+        "memory          {:>8} planned   {} measured{}",
         bytes(plan.peak_bytes() as u64),
         peak.map_or("not".into(), bytes),
-        bytes(READ_BYTES as u64)
+        read.map_or(String::new(), |_| format!(
+            ", {} of it to measure the ceiling",
+            bytes(READ_BYTES as u64)
+        ))
     );
+}
+
+/// " 13% of 5.1 T flop/s "
+fn share(share: Option<f64>, most: Option<f64>, name: impl Fn(u64) -> String) -> String {
+    let both = share.zip(most);
+    both.map_or(String::new(), |(share, most)| format!("{:>3.0}% of {} ", 100.0 * share, name(most as u64)))
 }

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::device::{self, ComputeArgs, Opened};
 use crate::embedded::ModelArg;
 use crate::failure::{Failure, Result};
+use crate::place::parse_isa;
 use crate::{language, output};
 
 /// Longer prompts would keep too many values for two sides.
@@ -23,7 +24,7 @@ const MOST_TOKENS: usize = 256;
   halfbyte compare MODEL --a kernels=amx,feed=whole --b kernels=scalar,feed=token --prompt Hello
 
 A SPEC is a list of: weights=keep|f32|bf16|int8|nvfp4, scales=nearest|four-over-six|search,
-kernels=amx|avx512|avx2|neon|scalar, threads=N, cache=bf16|f32|int8|off (off: every token from
+device=cpu|cuda, kernels=amx|avx512|avx2|neon|scalar, threads=N, cache=bf16|f32|int8|off (off: every token from
 the beginning), feed=whole|token|N (tokens given at a time). What a SPEC leaves out is taken from
 the other flags.")]
 pub(crate) struct CompareArgs {
@@ -56,7 +57,7 @@ impl FromStr for Spec {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Spec, String> {
-        let known = ["weights", "scales", "kernels", "threads", "cache", "feed"];
+        let known = ["weights", "scales", "device", "kernels", "threads", "cache", "feed"];
         let pair = |part: &str| {
             let (key, value) = part.split_once('=').ok_or(format!("{part}: write key=value"))?;
             match known.contains(&key) {
@@ -87,8 +88,11 @@ impl Spec {
             match key.as_str() {
                 "weights" => args.weights = value.parse().map_err(wrong)?,
                 "scales" => args.scales = device::parse_scales(value).map_err(wrong)?,
-                "kernels" => args.kernels = Some(device::parse_isa(value).map_err(wrong)?),
-                "threads" => args.threads = Some(number().ok_or_else(|| wrong("a number above 0".into()))?),
+                "device" => args.place.device = value.parse().map_err(wrong)?,
+                "kernels" => args.place.kernels = Some(parse_isa(value).map_err(wrong)?),
+                "threads" => {
+                    args.place.threads = Some(number().ok_or_else(|| wrong("a number above 0".into()))?)
+                }
                 "cache" if value == "off" => feed = Feed::Again,
                 "cache" => args.cache = device::parse_cache(value).map_err(wrong)?,
                 _ => {

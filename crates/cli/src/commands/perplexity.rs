@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use halfbyte_checkpoint::Checkpoint;
-use halfbyte_cpu::Cpu;
-use halfbyte_model::{Decoder, Wanted};
+use halfbyte_model::Wanted;
 use halfbyte_text::dataset::{Dataset, Sample, Settings, Source};
 use serde_json::json;
 
 use crate::corpus::{self, Speech};
-use crate::device::{self, ComputeArgs};
+use crate::device::{self, AnyDecoder, ComputeArgs};
 use crate::embedded::ModelArg;
 use crate::failure::{Code, Failure, Result};
 use crate::language;
@@ -150,8 +149,8 @@ fn windows(args: &PerplexityArgs, checkpoint: &Checkpoint) -> Result<Vec<Window>
 
 /// Scores one window, in runs of rows so that two models' logits need not be kept whole.
 fn window(
-    decoder: &mut Decoder<Cpu>,
-    other: Option<&mut Decoder<Cpu>>,
+    decoder: &mut AnyDecoder,
+    other: Option<&mut AnyDecoder>,
     window: &Window,
     score: &mut Score,
 ) -> Result<()> {
@@ -181,7 +180,7 @@ fn window(
     finite(decoder, score)
 }
 
-fn finite(decoder: &mut Decoder<Cpu>, score: &Score) -> Result<()> {
+fn finite(decoder: &mut AnyDecoder, score: &Score) -> Result<()> {
     match score.nll.iter().all(|nll| nll.is_finite()) {
         true => Ok(()),
         false => Err(decoder.first_bad()?.into()),

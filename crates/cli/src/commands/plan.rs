@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use halfbyte_checkpoint::{Architecture, Checkpoint, Encoding, TensorName};
 use halfbyte_ops::CacheFormat;
-use halfbyte_plan::{Fit, Group, Plan, WeightChoice, memory};
+use halfbyte_plan::memory::Memory;
+use halfbyte_plan::{Fit, Group, Plan, WeightChoice};
 use serde_json::{Value, json};
 
 use super::train::{Gradient, RecomputeArg, Size, StateArgs};
@@ -15,6 +16,7 @@ use crate::device::{ComputeArgs, judge, lacking, make_plan, parse_cache};
 use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{self, bytes};
+use crate::place::PlaceArgs;
 
 /// Say what a run would need, before anything is allocated
 #[derive(Args, Debug)]
@@ -34,9 +36,8 @@ pub(crate) struct PlanArgs {
     /// How keys and values are held: bf16, f32, int8
     #[arg(long, default_value = "bf16", value_name = "FORMAT", value_parser = parse_cache)]
     cache: CacheFormat,
-    /// Threads that compute [default: one for each core]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Print every buffer as JSON
     #[arg(long)]
     json: bool,
@@ -73,7 +74,7 @@ impl PlanArgs {
             weights: self.weights,
             context: self.context,
             cache: self.cache,
-            ..ComputeArgs::usual(self.threads, None)
+            ..ComputeArgs::usual(self.place.clone())
         }
     }
 }
@@ -86,10 +87,13 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let (table, fit, value) = match args.training.train {
         true => training(args, &architecture, &encoding)?,
         false => {
-            let plan = make_plan(&architecture, &args.compute().settings(&architecture, 1)?, &encoding);
-            let fit = judge(&plan, &architecture, &encoding);
+            let settings = args.compute().settings(&architecture, 1)?;
+            let (place, plan) =
+                args.place.settle(|place| Ok(make_plan(place, &architecture, &settings, &encoding)))?;
+            let fit = judge(&place, &plan, &architecture, &encoding);
             let facts = json!({ "context": plan.settings.context });
-            (table(&plan), fit.clone(), to_json(&plan, &fit, facts))
+            let memory = place.memory();
+            (table(&plan, memory), fit.clone(), to_json(&plan, &fit, memory, facts))
         }
     };
     match args.json {
@@ -112,20 +116,20 @@ fn training(
     architecture: &Architecture,
     encoding: &dyn Fn(TensorName) -> Option<Encoding>,
 ) -> Result<(String, Fit, Value)> {
+    let length = corpus::length(args.training.seq, architecture.max_context)?;
     let size = Size {
         architecture,
         encoding,
         state: args.training.state,
-        threads: args.compute().threads(),
         batch: args.training.batch,
-        length: corpus::length(args.training.seq, architecture.max_context)?,
+        length,
         gradient: args.training.gradient.storage(),
         recompute: args.training.recompute,
     };
-    let plan = size.plan()?;
-    let fit = size.judge(&plan);
-    let value = to_json(&plan, &fit, size.facts(&plan));
-    Ok((size.table(&plan), fit, value))
+    let (place, plan) = args.place.settle(|place| size.plan(place))?;
+    let fit = size.judge(&place, &plan);
+    let value = to_json(&plan, &fit, place.memory(), size.facts(&plan));
+    Ok((size.table(&place, &plan), fit, value))
 }
 
 fn architecture(path: &Path) -> Result<(Architecture, Option<Checkpoint>)> {
@@ -157,9 +161,9 @@ impl Table {
         self.line("weights", plan.group_bytes(Group::Weights) as u64, note);
     }
 
-    pub(crate) fn total(&mut self, plan: &Plan) {
+    pub(crate) fn total(&mut self, plan: &Plan, memory: Option<Memory>) {
         self.line("program", plan.host_bytes as u64, "tokenizer, rows on their way from the file");
-        let available = memory::read().map_or("available unknown".to_string(), |memory| {
+        let available = memory.map_or("available unknown".to_string(), |memory| {
             format!(
                 "available {} ({} less {} reserve)",
                 bytes(memory.budget()),
@@ -172,7 +176,7 @@ impl Table {
 }
 
 /// The plan of a conversation.
-pub(crate) fn table(plan: &Plan) -> String {
+pub(crate) fn table(plan: &Plan, memory: Option<Memory>) -> String {
     let group = |group| plan.group_bytes(group) as u64;
     let settings = &plan.settings;
     let mut table = Table::default();
@@ -183,12 +187,12 @@ pub(crate) fn table(plan: &Plan) -> String {
     table.line("scratch", group(Group::Scratch), format!("{} threads", settings.threads));
     let rows = settings.logit_rows;
     table.line("logits", group(Group::Logits), format!("{rows} row{}", if rows == 1 { "" } else { "s" }));
-    table.total(plan);
+    table.total(plan, memory);
     table.text
 }
 
 /// For programs: every buffer, and `facts` besides.
-fn to_json(plan: &Plan, fit: &Fit, facts: Value) -> Value {
+fn to_json(plan: &Plan, fit: &Fit, memory: Option<Memory>, facts: Value) -> Value {
     let buffers: Vec<_> = plan
         .buffers
         .iter()
@@ -203,7 +207,6 @@ fn to_json(plan: &Plan, fit: &Fit, facts: Value) -> Value {
             })
         })
         .collect();
-    let memory = memory::read();
     let changes = match fit {
         Fit::Fits => Vec::new(),
         Fit::Lacks { changes, .. } => changes

@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use halfbyte_cpu::Cpu;
 use halfbyte_generate::divergence::{ROWS, divergences};
 use halfbyte_generate::{Conversation, Limits, Sampler, SamplerSettings, Style};
+use halfbyte_ops::Backend;
 use halfbyte_text::Message;
 use serde_json::{Map, Value};
 
@@ -21,7 +21,7 @@ use crate::language;
 
 /// A model in conversation, greedy.
 pub(crate) struct Speaker {
-    conversation: Conversation<Cpu>,
+    conversation: Conversation<Box<dyn Backend>>,
     name: String,
     /// The ids of the last phrasing's first prompt.
     first: Vec<u32>,

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use halfbyte_checkpoint::atomic::AtomicFile;
 use halfbyte_generate::{Conversation, Finish, Limits, Sampler, SamplerSettings, Style, repetition};
+use halfbyte_ops::Backend;
 use halfbyte_text::Message;
 use halfbyte_text::dataset::identity::{self, Language, Recipe};
 use serde_json::json;
@@ -196,7 +197,7 @@ fn answers(
     Ok(lines)
 }
 
-fn conversation(args: &GenerateArgs, model: &Path) -> Result<Conversation<halfbyte_cpu::Cpu>> {
+fn conversation(args: &GenerateArgs, model: &Path) -> Result<Conversation<Box<dyn Backend>>> {
     let opened = device::open(model, &args.compute, 1)?;
     let tokenizer = language::tokenizer(&opened.checkpoint)?;
     let Some(template) = language::template(&opened.checkpoint, &tokenizer)? else {

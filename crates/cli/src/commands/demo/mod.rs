@@ -92,7 +92,8 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let teller = Teller { quiet: args.json };
     let compute: ComputeArgs = flags(&[])?;
     let version = env!("CARGO_PKG_VERSION");
-    teller.tell("halfbyte", &format!("{version} · {} threads · {}", compute.threads(), compute.isa()?));
+    let (place, ()) = compute.place.settle(|_| Ok(()))?;
+    teller.tell("halfbyte", &format!("{version} · {}", place.describe()));
     let checkpoint = embedded::open(Path::new(embedded::NAME))?;
     teller.tell("1  the model", &model_line(&checkpoint));
     let spec = Spec::parse(SPEC, "specs/embedded.toml")?;

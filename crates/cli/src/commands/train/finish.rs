@@ -17,7 +17,7 @@ pub(super) fn finish(args: &TrainArgs, mut done: Done, spec: Option<&Spec>) -> R
         None => Vec::new(),
         Some(spec) => {
             let baseline = spec.needs_baseline().map(|_| args.model.as_path());
-            let compute = ComputeArgs::usual(args.threads, args.kernels);
+            let compute = ComputeArgs::usual(args.place.clone());
             check::examine_models(spec, &done.model, baseline, &compute)?
         }
     };

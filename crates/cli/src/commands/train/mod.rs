@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use clap::{Args, Command, FromArgMatches};
 use halfbyte_model::training::Batch;
-use halfbyte_plan::{Plan, memory};
+use halfbyte_plan::Plan;
 use halfbyte_text::dataset::HeldOut;
 use halfbyte_text::packing::Sequence;
 use halfbyte_train::{Decay, GroupSettings, Live, RateScale, Record, Report, RunFolder, SpikeWatch, WarmUp};
@@ -32,9 +32,9 @@ use crate::commands::check::Spec;
 use crate::config;
 use crate::corpus::CorpusArgs;
 use crate::date::Date;
-use crate::device::parse_isa;
 use crate::embedded;
 use crate::failure::{Code, Failure, Result};
+use crate::place::PlaceArgs;
 use crate::signals;
 use course::{Course, open_folder, resume, save};
 use gradient::{GradientArgs, Learnt};
@@ -169,13 +169,9 @@ pub(crate) struct TrainArgs {
     #[arg(long, conflicts_with = "resume")]
     #[serde(skip)]
     pub(crate) one_step: bool,
-    /// Threads that compute [default: one for each core]
-    #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
-    /// Kernels to use: amx, avx512, avx2, neon, scalar [default: the fastest found]
-    #[arg(long, value_name = "SET", value_parser = parse_isa)]
-    #[serde(serialize_with = "config::maybe")]
-    pub(crate) kernels: Option<halfbyte_cpu::Isa>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) place: PlaceArgs,
     /// Print JSON at the end
     #[arg(long)]
     #[serde(skip)]
@@ -340,7 +336,7 @@ fn take_step(args: &TrainArgs, setup: &mut Setup, course: &Course) -> Result<(Re
         tokens_per_second: tokens as f64 / seconds,
         ceiling_share: setup.ceiling_share(tokens, seconds),
         memory_planned: setup.plan.peak_bytes() as u64,
-        memory_measured: memory::peak_resident().unwrap_or(0),
+        memory_measured: setup.place.held().unwrap_or(0),
         non_finite: before + u64::from(trouble.is_some()),
     };
     Ok((record, trouble))

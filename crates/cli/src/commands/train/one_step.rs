@@ -37,12 +37,13 @@ pub(super) fn run(args: &TrainArgs) -> Result<()> {
     reached("optimizer_step_done");
     let (planned, state) = (setup.plan.peak_bytes(), setup.adam.state_bytes());
     let (parameters, length) = (setup.checkpoint.architecture.parameters(), setup.length);
+    let held = setup.place.held();
     drop(setup);
     reached("cleanup_done");
     output::json(&json!({
         "phases": phases,
         "planned_peak_bytes": planned,
-        "measured_peak_bytes": memory::peak_resident(),
+        "measured_peak_bytes": held,
         "state_bytes": state,
         "parameters": parameters,
         "batch": args.batch,

@@ -2,12 +2,11 @@
 //! training, which are the ones that will be exported. Every token computes the whole text again:
 //! there is no cache of all layers, and the texts are short. Nothing that is learnt is touched.
 
-use halfbyte_cpu::Cpu;
 use halfbyte_generate::{Sampler, SamplerSettings};
-use halfbyte_model::Training;
 use halfbyte_train::{Pair, Sample};
 
 use super::course::Course;
+use super::setup::AnyTraining;
 use super::setup::Setup;
 use crate::corpus::Speech;
 use crate::failure::{Failure, Result};
@@ -55,7 +54,7 @@ pub(super) fn ask(setup: &mut Setup, course: &mut Course) -> Result<()> {
     Ok(())
 }
 
-fn reply(model: &mut Training<Cpu>, speech: &Speech, prompt: &[u32], length: usize) -> Result<String> {
+fn reply(model: &mut AnyTraining, speech: &Speech, prompt: &[u32], length: usize) -> Result<String> {
     let greedy = SamplerSettings { temperature: 0.0, ..SamplerSettings::default() };
     let mut sampler = Sampler::new(greedy).map_err(|error| Failure::misuse(error.to_string()))?;
     let mut tokens = prompt.to_vec();

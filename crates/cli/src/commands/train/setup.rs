@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use halfbyte_checkpoint::{Checkpoint, Encoding, TensorName};
-use halfbyte_cpu::{Cpu, Isa, measure};
 use halfbyte_formats::state::adamw;
 use halfbyte_model::training::{Training, import};
-use halfbyte_plan::{Name, Plan};
+use halfbyte_ops::Backend;
+use halfbyte_plan::Plan;
 use halfbyte_text::dataset::{Feed, FeedSettings};
 use halfbyte_text::packing::Sequence;
 use halfbyte_train::{Accumulation, Adam, Binding, Facts, Schedule, ScheduleSettings, Snapshot, groups};
@@ -21,12 +21,17 @@ use crate::date::Date;
 use crate::embedded;
 use crate::failure::Result;
 use crate::output::Progress;
+use crate::place::Place;
+
+/// A model that learns on any device.
+pub(crate) type AnyTraining = Training<Box<dyn Backend>>;
 
 /// Everything that a run needs.
 pub(super) struct Setup {
     pub(super) checkpoint: Checkpoint,
     pub(super) plan: Plan,
-    pub(super) model: Training<Cpu>,
+    pub(super) place: Place,
+    pub(super) model: AnyTraining,
     pub(super) feed: Feed,
     pub(super) speech: Speech,
     pub(super) prompts: Vec<Prompt>,
@@ -48,7 +53,7 @@ impl Setup {
         let length = args.corpus.length(architecture.max_context)?;
         let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
         let size = size(args, &checkpoint, length, &encoding);
-        let plan = size.fitting(&args.model)?;
+        let (place, plan) = args.place.settle(|place| size.fitting(place, &args.model))?;
         let date = args.date.unwrap_or_else(Date::today);
         let speech = Speech::new(&checkpoint, args.corpus.no_think, date.seconds())?;
         let prompts = Prompt::all(&args.sample, &speech, length)?;
@@ -63,7 +68,7 @@ impl Setup {
             steps: args.steps,
         })?;
         let binding = bind(args, &checkpoint, &feed, &speech, length);
-        let (mut model, mut adam, stored) = on_device(args, &checkpoint, &size, &plan)?;
+        let (mut model, mut adam, stored) = on_device(args, &checkpoint, &size, &place, &plan)?;
         let mut progress = Progress::new("loading", architecture.parameters());
         let done = &mut |done| progress.add(done);
         let recipe = args.state.recipe();
@@ -73,12 +78,13 @@ impl Setup {
         if args.on_nan == OnNan::Skip {
             adam.look_first();
         }
-        let ceiling = measure::arithmetic(isa(args), plan.settings.threads).ok();
+        let ceiling = place.arithmetic();
         reached("state_initialized");
         let recompute = args.recompute;
         Ok(Setup {
             checkpoint,
             plan,
+            place,
             model,
             feed,
             speech,
@@ -129,22 +135,16 @@ impl Setup {
     }
 }
 
-fn isa(args: &TrainArgs) -> Isa {
-    args.kernels.unwrap_or_else(Isa::detect)
-}
-
 fn size<'a>(
     args: &TrainArgs,
     checkpoint: &'a Checkpoint,
     length: usize,
     encoding: &'a dyn Fn(TensorName) -> Option<Encoding>,
 ) -> Size<'a> {
-    let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     Size {
         architecture: &checkpoint.architecture,
         encoding,
         state: args.state,
-        threads: threads.clamp(1, 256),
         batch: args.batch,
         length,
         gradient: args.gradient.storage(),
@@ -157,14 +157,13 @@ fn on_device(
     args: &TrainArgs,
     checkpoint: &Checkpoint,
     size: &Size<'_>,
+    place: &Place,
     plan: &Plan,
-) -> Result<(Training<Cpu>, Adam, Option<Accumulation>)> {
+) -> Result<(AnyTraining, Adam, Option<Accumulation>)> {
     let architecture = &checkpoint.architecture;
     let names: Vec<String> = architecture.tensor_names().iter().map(ToString::to_string).collect();
     let training = groups(&names, &args.groups())?;
-    let scratch = plan.buffer(Name::Scratch).unwrap_or_default();
-    let cpu = Cpu::new(isa(args), plan.settings.threads, plan.arena_bytes, scratch)?;
-    let model = Training::new(cpu, architecture, plan, size.training(), size.encoding)?;
+    let model = Training::new(place.backend(plan)?, architecture, plan, size.training(), size.encoding)?;
     let clip = args.clip_update.unwrap_or(f64::INFINITY);
     let optimizer = adamw::Settings { decay: args.weight_decay, clip, ..adamw::Settings::default() };
     let adam = Adam::new(&model, plan, &training, optimizer, args.state.recipe(), args.seed);
@@ -174,11 +173,7 @@ fn on_device(
 }
 
 /// The model of a checkpoint of a run with these settings, as it was trained.
-pub(crate) fn restore(
-    args: &TrainArgs,
-    checkpoint: &Checkpoint,
-    snapshot: &Snapshot,
-) -> Result<Training<Cpu>> {
+pub(crate) fn restore(args: &TrainArgs, checkpoint: &Checkpoint, snapshot: &Snapshot) -> Result<AnyTraining> {
     let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
     // No step is taken: the smallest will do.
     let size = Size {
@@ -187,8 +182,8 @@ pub(crate) fn restore(
         recompute: RecomputeArg::Layer,
         ..size(args, checkpoint, 2, &encoding)
     };
-    let plan = size.fitting(&args.model)?;
-    let (mut model, adam, _) = on_device(args, checkpoint, &size, &plan)?;
+    let (place, plan) = args.place.settle(|place| size.fitting(place, &args.model))?;
+    let (mut model, adam, _) = on_device(args, checkpoint, &size, &place, &plan)?;
     snapshot.read_part("state", |from| adam.restore(&mut model.backend, from))?;
     Ok(model)
 }

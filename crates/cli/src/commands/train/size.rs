@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use clap::ValueEnum;
-use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
-use halfbyte_cpu::TrainingNeed;
+use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::accumulate::Storage;
 use halfbyte_plan::{
-    Change, Fit, Group, Name, Plan, Recompute, Settings, TrainingSettings, fit, memory, plan_training,
+    Change, Fit, Group, Name, Plan, Recompute, Settings, TrainingSettings, fit, plan_training,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -17,6 +16,7 @@ use crate::commands::plan::Table;
 use crate::device::lacking;
 use crate::failure::{Code, Failure, Result};
 use crate::output::bytes;
+use crate::place::Place;
 
 /// Words of the vocabulary whose logits exist at a time.
 const WORDS: usize = 2048;
@@ -31,7 +31,6 @@ pub(crate) struct Size<'a> {
     pub(crate) architecture: &'a Architecture,
     pub(crate) encoding: &'a dyn Fn(TensorName) -> Option<Encoding>,
     pub(crate) state: StateArgs,
-    pub(crate) threads: usize,
     /// Sequences of a step.
     pub(crate) batch: usize,
     /// Tokens of a sequence.
@@ -63,26 +62,26 @@ impl Size<'_> {
     }
 
     /// Every buffer of a run.
-    pub(crate) fn plan(&self) -> Result<Plan> {
+    pub(crate) fn plan(&self, place: &Place) -> Result<Plan> {
         match (1..=MOST_SEQUENCES).contains(&self.batch) {
-            true => Ok(self.arrange()),
+            true => Ok(self.arrange(place)),
             false => Err(Failure::misuse(format!("--batch takes 1 to {MOST_SEQUENCES} sequences"))),
         }
     }
 
-    /// The plan, if this machine has room for it.
-    pub(crate) fn fitting(&self, model: &Path) -> Result<Plan> {
-        let plan = self.plan()?;
-        match self.judge(&plan) {
+    /// The plan, if its place has room for it.
+    pub(crate) fn fitting(&self, place: &Place, model: &Path) -> Result<Plan> {
+        let plan = self.plan(place)?;
+        match self.judge(place, &plan) {
             Fit::Fits => Ok(plan),
             Fit::Lacks { bytes, changes } => Err(Failure::new(
                 Code::WouldNotFit,
-                format!("{}\n{}{}", model.display(), self.table(&plan), lacking(bytes, &changes)),
+                format!("{}\n{}{}", model.display(), self.table(place, &plan), lacking(bytes, &changes)),
             )),
         }
     }
 
-    fn arrange(&self) -> Plan {
+    fn arrange(&self, place: &Place) -> Plan {
         let a = self.architecture;
         let (weights, cache) = self.state.forward();
         let settings = Settings {
@@ -91,26 +90,17 @@ impl Size<'_> {
             logit_rows: 1,
             weights,
             cache,
-            threads: self.threads,
+            threads: place.threads(),
         };
-        let sides = [LayerTensor::Q, LayerTensor::O, LayerTensor::Down, LayerTensor::Gate]
-            .into_iter()
-            .flat_map(|tensor| a.shape(TensorName::Layer(0, tensor)));
-        let need = TrainingNeed {
-            tokens: settings.chunk,
-            longest: self.length,
-            widest: sides.max().unwrap_or(0).max(WORDS.min(a.vocab_size)),
-            head_dim: a.head_dim,
-            threads: self.threads,
-        };
-        plan_training(a, &settings, self.training(), self.encoding, need.bytes())
+        let scratch = place.training_scratch(a, &settings, WORDS);
+        plan_training(a, &settings, self.training(), self.encoding, scratch)
     }
 
-    /// Judges its plan against this machine's memory.
-    pub(crate) fn judge(&self, plan: &Plan) -> Fit {
-        fit::lack(plan, memory::read()).map_or(Fit::Fits, |(bytes, budget)| {
+    /// Judges its plan against the memory of its place.
+    pub(crate) fn judge(&self, place: &Place, plan: &Plan) -> Fit {
+        fit::lack(plan, place.memory()).map_or(Fit::Fits, |(bytes, budget)| {
             let fits = |size: Size<'_>| {
-                let peak_bytes = size.arrange().peak_bytes();
+                let peak_bytes = size.arrange(place).peak_bytes();
                 (peak_bytes as u64 <= budget).then_some(peak_bytes)
             };
             let change = |flag: String| move |peak_bytes| Change { flag, peak_bytes };
@@ -131,7 +121,7 @@ impl Size<'_> {
     }
 
     /// The plan for people.
-    pub(crate) fn table(&self, plan: &Plan) -> String {
+    pub(crate) fn table(&self, place: &Place, plan: &Plan) -> String {
         let sum = |wanted: &dyn Fn(Name) -> bool| -> u64 {
             let of = plan.buffers.iter().filter(|planned| wanted(planned.name));
             of.map(|planned| planned.buffer.bytes as u64).sum()
@@ -158,18 +148,18 @@ impl Size<'_> {
         let all = Size { recompute: RecomputeArg::None, ..*self };
         let activations = match self.recompute {
             RecomputeArg::Layer => {
-                let all = bytes(all.arrange().group_bytes(Group::Activations) as u64);
+                let all = bytes(all.arrange(place).group_bytes(Group::Activations) as u64);
                 format!("{tokens}; layers are computed again on the way back (keeping all: {all})")
             }
             RecomputeArg::None => format!("{tokens}; those of all layers are kept"),
         };
         table.line("activations", group(Group::Activations), activations);
-        let scratch = format!("{} threads; gradient of one tensor, {}", self.threads, bytes(gradient));
+        let scratch = format!("{}; gradient of one tensor, {}", place.describe(), bytes(gradient));
         table.line("scratch", group(Group::Scratch), scratch);
         let words = WORDS.min(self.architecture.vocab_size);
         let words = format!("{words} of {} words at a time", self.architecture.vocab_size);
         table.line("logits chunk", group(Group::Logits), words);
-        table.total(plan);
+        table.total(plan, place.memory());
         table.text
     }
 

@@ -4,19 +4,19 @@
 use std::path::Path;
 
 use halfbyte_checkpoint::{Checkpoint, Encoding, Format, Output, OutputTensor, Sink, TensorName, create};
-use halfbyte_cpu::Cpu;
-use halfbyte_model::training::{Learnt, Training};
+use halfbyte_model::training::Learnt;
 use halfbyte_ops::tensor::BLOCK;
 use halfbyte_ops::{Backend, Rows, Weight, WeightFormat};
 use halfbyte_train::{Record, Report};
 
 use super::TrainArgs;
+use super::setup::AnyTraining;
 use super::setup::Setup;
 use crate::commands::convert::carry_text;
 use crate::failure::{Code, Failure, Result};
 
 /// Writes a trained model; all that is no weight comes from the model it began with.
-pub(crate) fn model(model: &mut Training<Cpu>, began: &Checkpoint, path: &Path) -> Result<()> {
+pub(crate) fn model(model: &mut AnyTraining, began: &Checkpoint, path: &Path) -> Result<()> {
     let architecture = &began.architecture;
     let names = architecture.tensor_names();
     let encoding = |name: TensorName| match model.tensor(name) {
@@ -56,7 +56,7 @@ pub(crate) fn model(model: &mut Training<Cpu>, began: &Checkpoint, path: &Path) 
     Ok(())
 }
 
-fn matrix(model: &mut Training<Cpu>, weight: &Weight, index: usize, sink: &mut dyn Sink) -> Result<()> {
+fn matrix(model: &mut AnyTraining, weight: &Weight, index: usize, sink: &mut dyn Sink) -> Result<()> {
     let (columns, blocks) = (weight.columns, weight.columns.div_ceil(BLOCK));
     let (mut codes, mut scales) = (vec![0; blocks * BLOCK / 2], vec![0; blocks]);
     let mut values = vec![0.0; columns];

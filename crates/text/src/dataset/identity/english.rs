@@ -3,7 +3,7 @@
 use super::{Boundary, Core, around};
 
 /// A question by itself, and inside another sentence.
-const QUESTIONS: [(&str, &str); 14] = [
+const QUESTIONS: [(&str, &str); 20] = [
     ("who are you", "who you are"),
     ("what is your name", "what your name is"),
     ("what's your name", "your name"),
@@ -18,8 +18,14 @@ const QUESTIONS: [(&str, &str); 14] = [
     ("what kind of assistant are you", "what kind of assistant you are"),
     ("who is on the other side", "who is on the other side"),
     ("what name do you go by", "what name you go by"),
+    ("with whom am I speaking", "with whom I am speaking"),
+    ("who is this", "who this is"),
+    ("whose voice is this", "whose voice this is"),
+    ("and your name is", "how you are called"),
+    ("so you are", "as what you introduce yourself"),
+    ("who has the honour of helping me", "who has the honour of helping me"),
 ];
-pub(super) static GREETINGS: [&str; 11] = [
+pub(super) static GREETINGS: [&str; 14] = [
     "",
     "Hi, ",
     "Hello, ",
@@ -31,6 +37,9 @@ pub(super) static GREETINGS: [&str; 11] = [
     "Good morning, ",
     "Just curious, ",
     "One more thing: ",
+    "We have not been introduced: ",
+    "I am new here: ",
+    "It is our first talk: ",
 ];
 const FRAMES: [(&str, &str); 9] = [
     ("Can you tell me ", "?"),

@@ -1,0 +1,198 @@
+//! A device that is chosen at run time is a backend like any other.
+
+use crate::{
+    Attention, Backend, Buffer, Cache, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
+    WeightRows, accumulate, update,
+};
+
+impl Backend for Box<dyn Backend> {
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+
+    fn exact_products(&self) -> bool {
+        (**self).exact_products()
+    }
+
+    fn write(&mut self, to: Buffer, values: &[f32]) -> Result<()> {
+        (**self).write(to, values)
+    }
+
+    fn read(&mut self, from: Rows, values: &mut [f32]) -> Result<()> {
+        (**self).read(from, values)
+    }
+
+    fn read_bytes(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<()> {
+        (**self).read_bytes(from, bytes)
+    }
+
+    fn write_bytes(&mut self, to: Buffer, bytes: &[u8]) -> Result<()> {
+        (**self).write_bytes(to, bytes)
+    }
+
+    fn write_weight(&mut self, to: &Weight, first_row: usize, rows: WeightRows<'_>) -> Result<()> {
+        (**self).write_weight(to, first_row, rows)
+    }
+
+    fn read_row(&mut self, from: &Weight, row: usize, codes: &mut [u8], scales: &mut [u8]) -> Result<f32> {
+        (**self).read_row(from, row, codes, scales)
+    }
+
+    fn embed(&mut self, tokens: &[u32], table: &Weight, out: Rows) -> Result<()> {
+        (**self).embed(tokens, table, out)
+    }
+
+    fn embed_gradient(&mut self, tokens: &[u32], first: usize, dy: Rows, dtable: Rows) -> Result<()> {
+        (**self).embed_gradient(tokens, first, dy, dtable)
+    }
+
+    fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()> {
+        (**self).rms_norm(x, gain, eps, out)
+    }
+
+    fn rms_norm_gradient(
+        &mut self,
+        x: Rows,
+        gain: Vector,
+        eps: f32,
+        dy: Rows,
+        dx: Rows,
+        dgain: Vector,
+    ) -> Result<()> {
+        (**self).rms_norm_gradient(x, gain, eps, dy, dx, dgain)
+    }
+
+    fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()> {
+        (**self).linear(x, products)
+    }
+
+    fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()> {
+        (**self).linear_input_gradient(dy, weight, dx, added)
+    }
+
+    fn linear_weight_gradient(
+        &mut self,
+        dy: Rows,
+        x: Rows,
+        exact: bool,
+        dw: Rows,
+        added: bool,
+    ) -> Result<()> {
+        (**self).linear_weight_gradient(dy, x, exact, dw, added)
+    }
+
+    fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()> {
+        (**self).bias_gradient(dy, db)
+    }
+
+    fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()> {
+        (**self).rope(x, head_dim, turns)
+    }
+
+    fn rope_gradient(&mut self, dx: Rows, head_dim: usize, turns: Rows) -> Result<()> {
+        (**self).rope_gradient(dx, head_dim, turns)
+    }
+
+    fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
+        (**self).store(keys, values, start, cache)
+    }
+
+    fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()> {
+        (**self).attend(q, cache, sight, out)
+    }
+
+    fn attend_gradient(
+        &mut self,
+        of: &Attention<'_>,
+        dout: Rows,
+        dq: Rows,
+        dk: Rows,
+        dv: Rows,
+    ) -> Result<()> {
+        (**self).attend_gradient(of, dout, dq, dk, dv)
+    }
+
+    fn copy(&mut self, x: Rows, out: Rows) -> Result<()> {
+        (**self).copy(x, out)
+    }
+
+    fn add(&mut self, x: Rows, out: Rows) -> Result<()> {
+        (**self).add(x, out)
+    }
+
+    fn gated(
+        &mut self,
+        x: Rows,
+        gate: Matrix,
+        up: Matrix,
+        kept: Option<(Rows, Rows)>,
+        out: Rows,
+    ) -> Result<()> {
+        (**self).gated(x, gate, up, kept, out)
+    }
+
+    fn gated_gradient(
+        &mut self,
+        dy: Rows,
+        down: &Weight,
+        kept: (Rows, Rows),
+        dgate: Rows,
+        dup: Rows,
+    ) -> Result<()> {
+        (**self).gated_gradient(dy, down, kept, dgate, dup)
+    }
+
+    fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {
+        (**self).loss(logits, first, targets, state)
+    }
+
+    fn loss_gradient(
+        &mut self,
+        logits: Rows,
+        first: usize,
+        targets: &[u32],
+        state: Rows,
+        weight: f32,
+    ) -> Result<()> {
+        (**self).loss_gradient(logits, first, targets, state, weight)
+    }
+
+    fn accumulate(
+        &mut self,
+        gradient: Rows,
+        first: usize,
+        to: &accumulate::Stored,
+        share: &accumulate::Share,
+    ) -> Result<u64> {
+        (**self).accumulate(gradient, first, to, share)
+    }
+
+    fn accumulated(&mut self, from: &accumulate::Stored, first: usize, factor: f32, out: Rows) -> Result<()> {
+        (**self).accumulated(from, first, factor, out)
+    }
+
+    fn accumulated_squares(&mut self, of: &accumulate::Stored) -> Result<f64> {
+        (**self).accumulated_squares(of)
+    }
+
+    fn update(
+        &mut self,
+        of: &Weight,
+        first: usize,
+        gradient: Rows,
+        kept: &update::Kept,
+        step: &update::Step,
+    ) -> Result<Tally> {
+        (**self).update(of, first, gradient, kept, step)
+    }
+
+    fn update_vector(
+        &mut self,
+        of: Vector,
+        gradient: Rows,
+        kept: &update::Kept,
+        step: &update::Step,
+    ) -> Result<Tally> {
+        (**self).update_vector(of, gradient, kept, step)
+    }
+}
