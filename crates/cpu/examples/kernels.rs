@@ -1,10 +1,14 @@
-//! Prints how fast products and attention are, against the ceilings, for one shape:
+//! Prints how fast products, attention and the optimizer are, against the ceilings, for one shape:
 //! `cargo run --release -p halfbyte-cpu --example kernels -- [threads] [kernel set]`
 
 use std::time::Instant;
 
 use halfbyte_cpu::{Cpu, Isa, measure};
-use halfbyte_ops::{Backend, Buffer, Cache, CacheFormat, Matrix, Product, Rows, Sight, Weight, WeightFormat};
+use halfbyte_formats::state::{Average, adamw};
+use halfbyte_ops::update::{Kept, Recipe, Step};
+use halfbyte_ops::{
+    Backend, Buffer, Cache, CacheFormat, Matrix, Product, Rows, Sight, Weight, WeightFormat, WeightRows,
+};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -24,6 +28,9 @@ fn main() {
     }
     for shape in [(1536, 576), (576, 1536)] {
         linear(&mut cpu, WeightFormat::Nvfp4, shape, &[1, 32, 64, 128, 256, 512], read, flops);
+    }
+    for format in [WeightFormat::Nvfp4, WeightFormat::Int8] {
+        learn(&mut cpu, format, Recipe::DEFAULT);
     }
     for format in [CacheFormat::Bf16, CacheFormat::Int8, CacheFormat::F32] {
         for (tokens, start) in [(1, 511), (1, 8000), (512, 0), (512, 7680)] {
@@ -47,6 +54,47 @@ fn main() {
                 work / 1e9
             );
         }
+    }
+}
+
+/// Times steps of the optimizer on a weight that a cache holds and on one that none does.
+fn learn(cpu: &mut Cpu, format: WeightFormat, recipe: Recipe) {
+    for (rows, columns, repeats) in [(128, 576, 3000), (49152, 576, 12)] {
+        let mut end = 0;
+        let mut take = |bytes: usize| {
+            let buffer = Buffer { offset: end, bytes };
+            end += bytes.next_multiple_of(64);
+            buffer
+        };
+        let of = Weight { buffer: take(format.bytes(rows, columns)), rows, columns, format };
+        let remainder = take(recipe.remainder_bytes(format, rows, columns));
+        let moment = take(recipe.moment_bytes(rows, columns));
+        let kept = Kept { remainder, moment, second: take(recipe.second_bytes(rows, columns)) };
+        let gradient = Rows::new(take(Rows::bytes(rows, columns)), rows, columns);
+        for buffer in [remainder, moment, kept.second] {
+            cpu.write_bytes(buffer, &vec![0; buffer.bytes]).expect("fits");
+        }
+        let (count, blocks) = (rows * columns, rows * columns / 16);
+        let numbers: Vec<f32> = (0..count).map(|i| ((i * 7919 % 8191) as f32 - 4095.0) * 1e-5).collect();
+        cpu.write(gradient.buffer, &numbers).expect("fits");
+        // Every block has a largest code under which its scale stays.
+        let weights = match format {
+            WeightFormat::Int8 => WeightRows::Int8 { codes: &vec![100; count], scales: &vec![117; blocks] },
+            _ => {
+                WeightRows::Nvfp4 { codes: &vec![0x7A; count / 2], scales: &vec![0x38; blocks], global: 0.01 }
+            }
+        };
+        cpu.write_weight(&of, 0, weights).expect("fits");
+        let mut best = f64::MAX;
+        for number in 1..=repeats {
+            let adamw = adamw::Step::new(&adamw::Settings::default(), 1e-6, number);
+            let step = Step { recipe, adamw, average: Average::new(0.95), seed: 1, step: number, tensor: 1 };
+            let begin = Instant::now();
+            cpu.update(&of, 0, gradient, &kept, &step).expect("fits");
+            best = best.min(begin.elapsed().as_secs_f64());
+        }
+        let time = best * 1e9 / blocks as f64;
+        println!("update {:6} {rows:5}x{columns:4}: {time:6.2} ns for 16 parameters", format.name());
     }
 }
 

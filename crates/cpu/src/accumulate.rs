@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use halfbyte_formats::state::draw::Draws;
 use halfbyte_ops::accumulate::{self, PARTS, Share, Storage, Stored};
 use halfbyte_ops::update::padded;
-use halfbyte_ops::{Result, Rows};
+use halfbyte_ops::{Result, Rows, Tally};
 
 use crate::Cpu;
 use crate::isa::for_isa;
@@ -28,7 +28,7 @@ fn square_row(storage: Storage, stored: &[u8], columns: usize) -> f64 {
 }
 }
 
-pub(crate) fn add(cpu: &mut Cpu, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<u64> {
+pub(crate) fn add(cpu: &mut Cpu, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<Tally> {
     accumulate::check_shapes(to, first, gradient)?;
     let (g, stored) = (cpu.arena.rows(OP, gradient)?, cpu.arena.place::<u8>(OP, to.buffer)?);
     let (isa, columns, bytes) = (cpu.isa, to.columns, to.storage.bytes(1, to.columns));
@@ -42,7 +42,7 @@ pub(crate) fn add(cpu: &mut Cpu, gradient: Rows, first: usize, to: &Stored, shar
         let of_row = add_row(isa, to.storage, stored, g, element, &draws, share.fresh);
         lost.fetch_add(of_row, Ordering::Relaxed);
     });
-    Ok(lost.into_inner())
+    Ok(Tally { refused: lost.into_inner(), ..Tally::default() })
 }
 
 pub(crate) fn read(cpu: &mut Cpu, from: &Stored, first: usize, factor: f32, out: Rows) -> Result<()> {

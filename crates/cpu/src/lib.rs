@@ -24,12 +24,14 @@ mod update;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
+use std::time::Instant;
+
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::error::check;
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
-    WeightRows,
+    Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tallies, Tally, Vector,
+    Weight, WeightRows,
 };
 
 pub use isa::Isa;
@@ -46,6 +48,7 @@ pub struct Cpu {
     scratch: Buffer,
     pool: Pool,
     isa: Isa,
+    tallies: Tallies,
 }
 
 /// What a run asks of the scratch buffer.
@@ -128,7 +131,15 @@ impl Cpu {
             .map_err(|error| Error::Device(format!("no thread could be started: {error}")))?;
         let arena = Arena::new(bytes)?;
         arena.place::<u8>("scratch", scratch)?;
-        Ok(Cpu { arena, scratch, pool, isa })
+        Ok(Cpu { arena, scratch, pool, isa, tallies: Tallies::default() })
+    }
+
+    /// Keeps what a call did until it is asked for.
+    fn counted(&mut self, call: impl FnOnce(&mut Cpu) -> Result<Tally>) -> Result<()> {
+        let start = Instant::now();
+        let tally = call(self)?;
+        self.tallies.push(tally, start.elapsed());
+        Ok(())
     }
 
     fn scratch(&self, (shared, each): (usize, usize), op: &'static str) -> Result<Scratch> {
@@ -356,8 +367,8 @@ impl Backend for Cpu {
         row_gradients::loss_gradient(self, logits, first, targets, state, weight)
     }
 
-    fn accumulate(&mut self, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<u64> {
-        accumulate::add(self, gradient, first, to, share)
+    fn accumulate(&mut self, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<()> {
+        self.counted(|cpu| accumulate::add(cpu, gradient, first, to, share))
     }
 
     fn accumulated(&mut self, from: &Stored, first: usize, factor: f32, out: Rows) -> Result<()> {
@@ -368,19 +379,16 @@ impl Backend for Cpu {
         accumulate::squares(self, of)
     }
 
-    fn update(
-        &mut self,
-        of: &Weight,
-        first: usize,
-        gradient: Rows,
-        kept: &Kept,
-        step: &Step,
-    ) -> Result<Tally> {
-        update::weight(self, of, first, gradient, kept, step)
+    fn update(&mut self, of: &Weight, first: usize, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
+        self.counted(|cpu| update::weight(cpu, of, first, gradient, kept, step))
     }
 
-    fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<Tally> {
-        update::vector(self, of, gradient, kept, step)
+    fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
+        self.counted(|cpu| update::vector(cpu, of, gradient, kept, step))
+    }
+
+    fn tallies(&mut self) -> Result<Tallies> {
+        Ok(std::mem::take(&mut self.tallies))
     }
 }
 
@@ -418,6 +426,7 @@ mod tests {
         gated,
         residual,
         rope,
+        heads,
         embed,
         linear,
         attend,

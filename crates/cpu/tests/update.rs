@@ -84,7 +84,8 @@ impl Learning {
             step: number,
             tensor: 9,
         };
-        self.bench.backend.update(&self.of, 0, self.gradient, &self.kept, &step).unwrap()
+        self.bench.backend.update(&self.of, 0, self.gradient, &self.kept, &step).unwrap();
+        self.bench.backend.tallies().unwrap().sum()
     }
 
     fn set_gradient(&mut self, g: &[f32]) {

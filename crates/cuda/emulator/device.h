@@ -86,6 +86,13 @@ static inline unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
 static inline float __uint_as_float(unsigned x) { return bits_as<float>(x); }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+// Bytes 0 to 7 of two words, chosen by a nibble each.
+static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned choice) {
+    unsigned long long all = (unsigned long long)high << 32 | low;
+    unsigned chosen = 0;
+    for (int i = 0; i < 4; i++) chosen |= (unsigned)(all >> 8 * (choice >> 4 * i & 7) & 255) << 8 * i;
+    return chosen;
+}
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 
 template <class T> T atomicAdd(T *to, T value) {
@@ -95,6 +102,7 @@ template <class T> T atomicAdd(T *to, T value) {
 }
 
 static inline void __syncthreads() { wait_for_block(); }
+static inline void __threadfence() {} // blocks run one after the other
 
 static inline void __syncwarp() {
     char nothing = 0;

@@ -1,6 +1,7 @@
 // The driver's library, as far as `src/driver/sys.rs` calls it. Memory is the host's; it begins with NaN everywhere,
 // so that what nobody wrote shows. Kernels run when they are launched. HALFBYTE_EMULATE_BACKWARDS lets the last
 // thread of a block run first: what depends on an order that no barrier makes gives other results then.
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <string>
@@ -39,6 +40,7 @@ int add_kernel(const char *name, Kernel kernel) {
 extern "C" {
 
 typedef unsigned long long Address;
+typedef std::chrono::steady_clock::time_point Moment;
 
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
@@ -63,6 +65,12 @@ int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *) { ret
 int cuStreamCreate(void **stream, unsigned) { return *stream = &one_launch, 0; }
 int cuStreamDestroy_v2(void *) { return 0; }
 int cuStreamSynchronize(void *) { return 0; }
+int cuEventCreate(void **event, unsigned) { return *event = new Moment, 0; }
+int cuEventDestroy_v2(void *event) { return delete (Moment *)event, 0; }
+int cuEventRecord(void *event, void *) { return *(Moment *)event = std::chrono::steady_clock::now(), 0; }
+int cuEventElapsedTime(float *milliseconds, void *from, void *to) {
+    return *milliseconds = std::chrono::duration<float, std::milli>(*(Moment *)to - *(Moment *)from).count(), 0;
+}
 int cuModuleLoadDataEx(void **module, const void *, unsigned, unsigned *, void **) { return *module = &kernels(), 0; }
 int cuModuleUnload(void *) { return 0; }
 

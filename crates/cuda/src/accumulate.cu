@@ -26,7 +26,7 @@ DEVICE void load_stored(u32 storage, const u8* row, u32 blocks, u32 index, float
 
 // Rows `first..` of what is stored get rows 0.. of a gradient added; counts what cannot be held.
 extern "C" __global__ void accumulate_add(u8* stored, const float* gradient, u32 storage, u32 first, u32 rows,
-                                          u32 columns, u32 fresh, u32 key0, u32 key1, u64* lost) {
+                                          u32 columns, u32 fresh, u32 key0, u32 key1, u64* counts) {
     u32 blocks = (columns + BLOCK - 1) / BLOCK;
     u64 number = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     u32 beyond = 0;
@@ -51,7 +51,7 @@ extern "C" __global__ void accumulate_add(u8* stored, const float* gradient, u32
             UNROLL for (int i = 0; i < BLOCK; i++) ((float*)place)[block * BLOCK + i] = one_nan(sum[i]);
         }
     }
-    if (beyond > 0) atomicAdd(lost, (u64)beyond);
+    if (beyond > 0) atomicAdd(counts + REFUSED, (u64)beyond);
 }
 
 // Rows of factor * what is stored, from the first byte given on.

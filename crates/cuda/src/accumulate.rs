@@ -21,18 +21,15 @@ fn grid(rows: usize, columns: usize) -> Grid {
     Grid::each(rows * columns.div_ceil(BLOCK), 128)
 }
 
-pub(crate) fn add(cuda: &mut Cuda, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<u64> {
+pub(crate) fn add(cuda: &mut Cuda, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<()> {
     accumulate::check_shapes(to, first, gradient)?;
     let (stored, g) = (cuda.pointer(OP, to.buffer)?, cuda.rows(OP, gradient)?);
     let (rows, columns) = (gradient.rows, gradient.columns);
-    let ([key0, key1], lost) = (share.draws().key(), cuda.counters(1)?);
-    let storage = number(to.storage);
-    cuda.launch(
-        "accumulate_add",
-        grid(rows, columns),
-        args![stored, g, storage, first, rows, columns, share.fresh, key0, key1, lost],
-    )?;
-    Ok(cuda.read_counters(1)?[0])
+    let ([key0, key1], storage) = (share.draws().key(), number(to.storage));
+    cuda.counted(|cuda, counts| {
+        let arguments = args![stored, g, storage, first, rows, columns, share.fresh, key0, key1, counts];
+        cuda.launch("accumulate_add", grid(rows, columns), arguments)
+    })
 }
 
 pub(crate) fn read(cuda: &mut Cuda, from: &Stored, first: usize, factor: f32, out: Rows) -> Result<()> {

@@ -11,6 +11,9 @@ pub(crate) const RING: usize = 4 << 20;
 /// Numbers of 64 bits that kernels may give back.
 pub(crate) const COUNTERS: usize = 4096;
 
+/// Blocks' tickets, see [`Cuda::tickets`].
+pub(crate) const TICKETS: usize = 16 << 10;
+
 /// Numbers whose bytes may be copied as they are.
 pub(crate) trait Plain: Copy {}
 impl Plain for u8 {}
@@ -90,6 +93,14 @@ impl Cuda {
         let to = self.lists.at(at, bytes.len()).unwrap_or_default();
         self.ring.send(at, bytes.len(), to)?;
         Ok(DevicePtr(to))
+    }
+
+    /// So many u32 that are zero, for blocks to find out which is the last; it leaves zeros behind.
+    pub(crate) fn tickets(&self, op: &'static str, count: usize) -> Result<DevicePtr> {
+        check(count <= TICKETS, op, || {
+            format!("{count} groups of blocks, of {TICKETS} that may wait for each other")
+        })?;
+        Ok(DevicePtr(self.tickets.at(0, count * 4).unwrap_or_default()))
     }
 
     /// So many counters (u64, or f64 by their bits) at zero, for kernels to write.

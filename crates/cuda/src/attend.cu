@@ -6,18 +6,8 @@
 __device__ __forceinline__ u8 encode_int8(const float (&x)[16], i8 *codes) {
     u32 largest = 0;
     for (int i = 0; i < 16; i++) largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
-    if (largest >= 0x7f800000u) {
-        for (int i = 0; i < 16; i++) codes[i] = 0;
-        return 255;
-    }
-    u32 exponent = (largest + 0x10000u) >> 23;
-    exponent = exponent < 7 ? 1 : min(exponent - 6, 248u);
-    float inverse = __uint_as_float((254u - exponent) << 23);
-    for (int i = 0; i < 16; i++) {
-        float scaled = x[i] * inverse;
-        scaled = scaled < -127.0f ? -127.0f : scaled > 127.0f ? 127.0f : scaled;
-        codes[i] = (i8)__float_as_uint(scaled + 12582912.0f);
-    }
+    u32 exponent = int8_exponent(largest);
+    for (int i = 0; i < 16; i++) codes[i] = int8_code(x[i], exponent);
     return (u8)exponent;
 }
 

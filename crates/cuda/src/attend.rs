@@ -86,17 +86,27 @@ fn few(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
         // Queries, weights, and the parts of the sums.
         shared: ((HEADS * width + HEADS * SPLIT + 8 * HEADS * width) * 4) as u32,
     };
+    // As many as a warp has shares of at the end.
+    let alone = splits <= SPLIT;
+    let tickets = if alone { cuda.tickets("attend", queries * kv_heads * sets)? } else { DevicePtr::NULL };
+    let (out, narrow) = (task.out, task.narrow);
     cuda.launch(
         kernel,
         grid,
-        args![task.q, task.cache, kv_heads, head_dim, capacity, start, window, sums, heads, first],
+        args![
+            task.q, task.cache, kv_heads, head_dim, capacity, start, window, sums, heads, first, tickets,
+            out, narrow
+        ],
     )?;
+    if alone {
+        return Ok(());
+    }
     let grid = Grid {
         blocks: (queries as u32, heads as u32, 1),
         threads: (128, 1, 1),
         shared: ((8 + splits) * 4) as u32,
     };
-    cuda.launch("attend_join", grid, args![sums, splits, heads, head_dim, task.out, task.narrow])
+    cuda.launch("attend_join", grid, args![sums, splits, heads, head_dim, out, narrow])
 }
 
 /// Tiles on tensor cores.
@@ -166,7 +176,7 @@ fn plain(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
 }
 
 /// The number that kernels know a format by.
-fn code(format: CacheFormat) -> u32 {
+pub(crate) fn code(format: CacheFormat) -> u32 {
     match format {
         CacheFormat::F32 => 0,
         CacheFormat::Bf16 => 1,

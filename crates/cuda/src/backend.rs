@@ -3,13 +3,13 @@
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
-    WeightRows,
+    Attention, Backend, Buffer, Cache, Heads, Keep, Matrix, Product, Result, Rows, Sight, Tallies, Vector,
+    Weight, WeightRows,
 };
 
 use crate::{
-    Cuda, accumulate, attend, attend_gradient, copies, embed, gated, linear, loss, product_gradients,
-    residual, rms_norm, rope, row_gradients, update, weight,
+    Cuda, accumulate, attend, attend_gradient, copies, embed, gated, heads, linear, loss, product_gradients,
+    residual, rms_norm, rope, row_gradients, tallies, update, weight,
 };
 
 impl Backend for Cuda {
@@ -102,6 +102,17 @@ impl Backend for Cuda {
         rope::forward(self, x, head_dim, turns)
     }
 
+    fn heads(
+        &mut self,
+        queries: Heads,
+        keys: Heads,
+        eps: f32,
+        turns: Rows,
+        keep: Option<Keep<'_>>,
+    ) -> Result<()> {
+        heads::forward(self, queries, keys, eps, turns, keep)
+    }
+
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
         attend::store(self, keys, values, start, cache)
     }
@@ -166,7 +177,7 @@ impl Backend for Cuda {
         loss::gradient(self, logits, first, targets, state, weight)
     }
 
-    fn accumulate(&mut self, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<u64> {
+    fn accumulate(&mut self, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<()> {
         accumulate::add(self, gradient, first, to, share)
     }
 
@@ -178,18 +189,15 @@ impl Backend for Cuda {
         accumulate::squares(self, of)
     }
 
-    fn update(
-        &mut self,
-        of: &Weight,
-        first: usize,
-        gradient: Rows,
-        kept: &Kept,
-        step: &Step,
-    ) -> Result<Tally> {
+    fn update(&mut self, of: &Weight, first: usize, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
         update::weight(self, of, first, gradient, kept, step)
     }
 
-    fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<Tally> {
+    fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
         update::vector(self, of, gradient, kept, step)
+    }
+
+    fn tallies(&mut self) -> Result<Tallies> {
+        tallies::read(self)
     }
 }

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, gated};
 
+use crate::few_tokens::FEW;
 use crate::launch::{DevicePtr, Grid, args};
-use crate::{Cuda, library, linear};
+use crate::{Cuda, few_tokens, library, linear};
 
 const OP: &str = "gated";
 
@@ -19,14 +20,15 @@ pub(crate) fn forward(
 ) -> Result<()> {
     gated::check_shapes(x, gate, up, kept, out)?;
     let Some((gates, ups)) = kept else {
-        if library::takes(cuda, x.rows, gate.weight.format) {
-            return library::gated(cuda, x, gate, up, out);
-        }
         let kernels = match gate.weight.format {
-            WeightFormat::F32 => ["gated_f32"; 3],
-            WeightFormat::Bf16 => ["gated_bf16_8", "gated_bf16_32", "gated_bf16_128"],
-            WeightFormat::Int8 => ["gated_int8_8", "gated_int8_32", "gated_int8_128"],
-            WeightFormat::Nvfp4 => ["gated_nvfp4_8", "gated_nvfp4_32", "gated_nvfp4_128"],
+            of if library::takes(cuda, x.rows, of) => return library::gated(cuda, x, gate, up, out),
+            of if of != WeightFormat::F32 && x.rows <= FEW => {
+                return few_tokens::gated(cuda, x, gate, up, out);
+            }
+            WeightFormat::F32 => ["gated_f32"; 2],
+            WeightFormat::Bf16 => ["gated_bf16_32", "gated_bf16_128"],
+            WeightFormat::Int8 => ["gated_int8_32", "gated_int8_128"],
+            WeightFormat::Nvfp4 => ["gated_nvfp4_32", "gated_nvfp4_128"],
         };
         return linear::launch(cuda, OP, kernels, x, (gate, Some(up)), out, false);
     };

@@ -19,7 +19,9 @@ mod cublaslt;
 pub mod driver;
 mod dynamic;
 mod embed;
+mod few_tokens;
 mod gated;
+mod heads;
 mod launch;
 mod library;
 mod linear;
@@ -31,6 +33,7 @@ mod rms_norm;
 mod rope;
 mod row_gradients;
 mod scratch;
+mod tallies;
 mod update;
 mod weight;
 
@@ -41,6 +44,7 @@ use halfbyte_ops::{Buffer, Error, Result};
 
 pub use cublaslt::usual_places;
 pub use driver::{Driver, DriverError, Properties};
+pub use few_tokens::Loads;
 pub use library::MANY;
 pub use scratch::{ScratchNeed, TrainingNeed};
 
@@ -94,6 +98,10 @@ pub struct Cuda {
     staged: usize,
     lists: DeviceMemory,
     counters: DeviceMemory,
+    counted: tallies::Counted,
+    tickets: DeviceMemory,
+    /// How products of few tokens load.
+    pub loads: Loads,
 }
 
 impl Cuda {
@@ -110,8 +118,12 @@ impl Cuda {
             staged: 0,
             lists: DeviceMemory::take(session, arena::RING)?,
             counters: DeviceMemory::take(session, arena::COUNTERS * 8)?,
+            counted: tallies::Counted::new(session)?,
+            tickets: DeviceMemory::take(session, arena::TICKETS * 4)?,
+            loads: Loads::default(),
         };
         cuda.pointer("scratch", scratch)?;
+        cuda.tickets.clear(cuda.tickets.at(0, arena::TICKETS * 4).unwrap_or_default(), arena::TICKETS * 4)?;
         Ok(cuda)
     }
 }
@@ -161,6 +173,7 @@ mod tests {
         gated,
         residual,
         rope,
+        heads,
         embed,
         linear,
         attend,

@@ -2,80 +2,93 @@
 
 use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, linear};
 
-use crate::launch::{DevicePtr, Grid, args};
-use crate::{Cuda, library};
+use crate::few_tokens::{FEW, TOGETHER, bias};
+use crate::launch::{Arg, Grid, args};
+use crate::{Cuda, few_tokens, library};
 
-/// Most tokens of the kernels that take the weight straight from memory, 16 outputs a block.
-const FEW: usize = 8;
 /// Most tokens that blocks of 32 are launched for, and not of 128.
 const SOME: usize = 64;
-/// Outputs of a block of the kernels for many tokens.
+/// Outputs of a block.
 const OUTPUTS: usize = 128;
 
 pub(crate) fn forward(cuda: &mut Cuda, x: Rows, products: &[Product]) -> Result<()> {
     linear::check_shapes(x, products)?;
-    for product in products {
-        if library::takes(cuda, x.rows, product.matrix.weight.format) {
-            library::linear(cuda, x, product)?;
-            continue;
-        }
-        let kernels = match product.matrix.weight.format {
-            WeightFormat::F32 => ["linear_f32"; 3],
-            WeightFormat::Bf16 => ["linear_bf16_8", "linear_bf16_32", "linear_bf16_128"],
-            WeightFormat::Int8 => ["linear_int8_8", "linear_int8_32", "linear_int8_128"],
-            WeightFormat::Nvfp4 => ["linear_nvfp4_8", "linear_nvfp4_32", "linear_nvfp4_128"],
+    let format = |product: &Product| product.matrix.weight.format;
+    for alike in products.chunk_by(|a, b| format(a) == format(b)) {
+        let kernels = match format(&alike[0]) {
+            of if library::takes(cuda, x.rows, of) => {
+                alike.iter().try_for_each(|product| library::linear(cuda, x, product))?;
+                continue;
+            }
+            of if of != WeightFormat::F32 && x.rows <= FEW => {
+                alike.chunks(TOGETHER).try_for_each(|some| few_tokens::linear(cuda, x, some))?;
+                continue;
+            }
+            WeightFormat::F32 => ["linear_f32"; 2],
+            WeightFormat::Bf16 => ["linear_bf16_32", "linear_bf16_128"],
+            WeightFormat::Int8 => ["linear_int8_32", "linear_int8_128"],
+            WeightFormat::Nvfp4 => ["linear_nvfp4_32", "linear_nvfp4_128"],
         };
-        launch(cuda, "linear", kernels, x, (product.matrix, None), product.out, product.added)?;
+        for Product { matrix, out, added } in alike {
+            launch(cuda, "linear", kernels, x, (*matrix, None), *out, *added)?;
+        }
     }
     Ok(())
 }
 
-/// One product, or the two of a gated pair, by the kernel of `kernels` for few, some and many tokens.
-pub(crate) fn launch(
-    cuda: &mut Cuda,
+/// What kernels are given, see `OPERANDS` in `kernels/product.cuh`.
+pub(crate) fn operands(
+    cuda: &Cuda,
     op: &'static str,
-    kernels: [&'static str; 3],
     x: Rows,
-    (matrix, up): (Matrix, Option<Matrix>),
+    (matrix, second): (Matrix, Matrix),
     out: Rows,
     added: bool,
-) -> Result<()> {
-    let bias = |matrix: Matrix| matrix.bias.map_or(Ok(DevicePtr::NULL), |bias| cuda.vector(op, bias));
-    let second = up.unwrap_or(matrix);
-    let (tokens, outputs, inputs) = (x.rows, matrix.weight.rows, x.columns);
+) -> Result<Vec<Arg>> {
     let (from, to) = (cuda.pointer(op, x.buffer)?, cuda.pointer(op, out.buffer)?);
     let (weight, up_weight) = (cuda.weight(op, &matrix.weight)?, cuda.weight(op, &second.weight)?);
+    let biases = (bias(cuda, op, matrix)?, bias(cuda, op, second)?);
     let arguments = args![
         from,
         x.narrow,
         weight,
         up_weight,
-        bias(matrix)?,
-        bias(second)?,
+        biases.0,
+        biases.1,
         to,
         out.narrow,
         added,
-        tokens,
-        outputs,
-        inputs
+        x.rows,
+        matrix.weight.rows,
+        x.columns
     ];
-    let gated = up.is_some();
+    Ok(arguments.to_vec())
+}
+
+/// One product, or the two of a gated pair, by the kernel of `kernels` for some and for many tokens.
+pub(crate) fn launch(
+    cuda: &mut Cuda,
+    op: &'static str,
+    kernels: [&'static str; 2],
+    x: Rows,
+    (matrix, up): (Matrix, Option<Matrix>),
+    out: Rows,
+    added: bool,
+) -> Result<()> {
+    let arguments = operands(cuda, op, x, (matrix, up.unwrap_or(matrix)), out, added)?;
+    let (tokens, gated) = (x.rows, up.is_some());
     // Narrow rows are written to the end of their padding.
-    let outputs = if gated { outputs.next_multiple_of(64) } else { outputs };
+    let outputs = if gated { out.columns.next_multiple_of(64) } else { out.columns };
     let (kernel, grid) = if matrix.weight.format == WeightFormat::F32 {
         let blocks = (tokens.div_ceil(32) as u32, outputs.div_ceil(32) as u32, 1);
         (kernels[0], Grid { blocks, threads: (256, 1, 1), shared: 3 * 32 * 33 * 4 })
-    } else if tokens <= FEW {
-        // The sums of 8 warps, of one product or two.
-        let shared = if gated { 2 } else { 1 } * 8 * 16 * 8 * 4;
-        (kernels[0], Grid { shared, ..Grid::line(outputs.div_ceil(16), 256) })
     } else {
-        let (index, rows) = if tokens <= SOME { (1, 32) } else { (2, 128) };
+        let (index, rows) = if tokens <= SOME { (0, 32) } else { (1, 128) };
         let blocks =
             (tokens.div_ceil(rows) as u32, outputs.div_ceil(if gated { 64 } else { OUTPUTS }) as u32, 1);
         // Two stages of tokens and weights; then the sums, as the kernel lays them out.
         let shared = (2 * (rows + OUTPUTS) * 128).max(rows * 136 * 4) as u32;
         (kernels[index], Grid { blocks, threads: (256, 1, 1), shared })
     };
-    cuda.launch(kernel, grid, arguments)
+    cuda.launch(kernel, grid, &arguments)
 }

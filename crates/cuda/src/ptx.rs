@@ -17,6 +17,7 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "decode",
     "embed",
     "gated",
+    "heads",
     "linear_bf16",
     "linear_f32",
     "linear_int8",

@@ -2,28 +2,42 @@
 //
 // The sum of squares has 16 lanes, as in ops::math, so its bits are those of the CPU: 16 threads
 // hold them, the others of a block bring the row into shared memory and write the result.
-#include "common.cuh"
+#include "norm.cuh"
 
-__device__ __forceinline__ float reciprocal(float squares, u32 columns, float eps) {
-    return 1.0f / sqrtf(squares / (float)columns + eps);
-}
-
-// A block for each row. `out` may be `x`.
-extern "C" __global__ void rms_norm(const float *x, const float *gain, float eps, void *out, u32 narrow, u32 rows,
-                                    u32 columns) {
+// A block for each row, four columns for each thread at a time; the row stays in shared memory. `out` may be `x`.
+extern "C" __global__ void __launch_bounds__(1024)
+    rms_norm(const float *x, const float *gain, float eps, void *out, u32 narrow, u32 rows, u32 columns) {
     float *r = (float *)dynamic_shared, *row = r + 4;
     u64 t = blockIdx.x;
-    for (u32 c = threadIdx.x; c < columns; c += blockDim.x) row[c] = x[t * columns + c];
+    const float *from = x + t * columns;
+    bool whole = columns % 4 == 0 && ((u64)x | (u64)gain | (u64)out) % 16 == 0;
+    // The gain comes along with the row.
+    float4 g = whole && threadIdx.x * 4 < columns ? ((const float4 *)gain)[threadIdx.x] : make_float4(0, 0, 0, 0);
+    if (whole) {
+        for (u32 i = threadIdx.x; i * 4 < columns; i += blockDim.x) ((float4 *)row)[i] = ((const float4 *)from)[i];
+    } else {
+        for (u32 c = threadIdx.x; c < columns; c += blockDim.x) row[c] = from[c];
+    }
     __syncthreads();
     if (threadIdx.x < 32) {
         float lane = 0.0f;
-#pragma unroll 8
+#pragma unroll 16
         for (u32 c = threadIdx.x & 15u; c < columns; c += 16) lane = __fmaf_rn(row[c], row[c], lane);
         lane = fold(lane);
         if (threadIdx.x == 0) *r = reciprocal(lane, columns, eps);
     }
     __syncthreads();
-    for (u32 c = threadIdx.x; c < columns; c += blockDim.x) put(out, narrow, columns, t, c, gain[c] * (row[c] * *r));
+    float scale = *r;
+    if (whole) {
+        for (u32 i = threadIdx.x; i * 4 < columns; i += blockDim.x) {
+            if (i != threadIdx.x) g = ((const float4 *)gain)[i];
+            float4 v = ((const float4 *)row)[i];
+            v.x = g.x * (v.x * scale), v.y = g.y * (v.y * scale), v.z = g.z * (v.z * scale), v.w = g.w * (v.w * scale);
+            put_four(out, narrow, columns, t, i * 4, v);
+        }
+    } else {
+        for (u32 c = threadIdx.x; c < columns; c += blockDim.x) put(out, narrow, columns, t, c, gain[c] * (row[c] * scale));
+    }
     pad(out, narrow, columns, t, threadIdx.x, blockDim.x);
 }
 

@@ -7,6 +7,8 @@ use crate::launch::{Grid, args};
 
 /// Rows no wider than this are taken by 16 threads each; others by a block each, through shared memory.
 const NARROW: usize = 256;
+/// Rows that leave most of the device idle.
+const FEW: usize = 64;
 
 pub(crate) fn forward(cuda: &mut Cuda, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()> {
     rms_norm::check_shapes(x, gain, out)?;
@@ -16,7 +18,10 @@ pub(crate) fn forward(cuda: &mut Cuda, x: Rows, gain: Vector, eps: f32, out: Row
     if x.columns <= NARROW {
         cuda.launch("rms_norm_heads", Grid::each(x.rows * 16, 256), arguments)
     } else {
-        let grid = Grid { shared: (16 + x.columns * 4) as u32, ..Grid::line(x.rows, 256) };
+        // Few rows: as many threads as a row has use for, so that all of it is on its way at once.
+        let most = if x.rows <= FEW { 1024 } else { 256 };
+        let threads = x.columns.div_ceil(4).next_multiple_of(32).min(most);
+        let grid = Grid { shared: (16 + x.columns * 4) as u32, ..Grid::line(x.rows, threads as u32) };
         cuda.launch("rms_norm", grid, arguments)
     }
 }

@@ -1,10 +1,6 @@
 // Gradients of what goes row by row. Rows have the bits of their references; sums over rows are taken in
 // chunks, which are added in order.
-#include "common.cuh"
-
-__device__ __forceinline__ float reciprocal(float squares, u32 columns, float eps) {
-    return 1.0f / sqrtf(squares / (float)columns + eps);
-}
+#include "norm.cuh"
 
 // dx += r g dy - x r^3 mean(g dy x), and r for the gain. Sixteen threads for each row that is short.
 extern "C" __global__ void rms_norm_gradient_heads(const float *x, const float *gain, float eps, const float *dy,

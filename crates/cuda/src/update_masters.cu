@@ -6,13 +6,14 @@
 template <int OF, int BYTES> struct MasterWeight {
     static constexpr int FORMAT = OF, REST_BYTES = BYTES * BLOCK;
 
-    static DEVICE void move(const Place& at, u32 index, const Step& step, const float (&ratio)[BLOCK],
-                                   const u32 (&luck)[BLOCK], Tally& tally) {
+    DEVICE void load_from(const Place&, u32) {}
+
+    DEVICE void move(const Place& at, u32 index, const Push& push, const Own& luck, Tally& tally) {
         float w[BLOCK], delta[BLOCK];
         float* floats = (float*)at.rest + index * BLOCK;
         u16* narrow = (u16*)at.rest + index * BLOCK;
         UNROLL for (int i = 0; i < BLOCK; i++) w[i] = BYTES == 4 ? floats[i] : float_of(narrow[i]);
-        delta_of(step, ratio, w, delta);
+        push.values(w, delta);
         if (!any(delta)) return;
         if (!(BYTES == 4 ? advance_f32(w, delta) : advance_bf16(w, delta, luck))) {
             tally.refused += 1;

@@ -12,7 +12,7 @@ use halfbyte_formats::state::adamw::{Settings, Step};
 use halfbyte_formats::state::draw::{Draws, Purpose};
 use halfbyte_formats::state::moment::Moment;
 use halfbyte_formats::state::weight::{self, Block, Remainder};
-use halfbyte_formats::state::{Average, BLOCK, master, second};
+use halfbyte_formats::state::{Average, BLOCK, Push, master, second};
 
 const LEN: usize = 4096;
 const STEPS: u64 = 2000;
@@ -89,10 +89,10 @@ impl Run {
         let g = self.tensor_scale;
         match self.remainder {
             Some(Remainder::Byte) => {
-                weight::update_block::<8>(Block { codes, scale, remainder }, g, delta, bits)
+                weight::update_block::<8>(Block { codes, scale, remainder }, g, &Push::by(delta), bits)
             }
             Some(Remainder::Nibble) => {
-                weight::update_block::<4>(Block { codes, scale, remainder }, g, delta, bits)
+                weight::update_block::<4>(Block { codes, scale, remainder }, g, &Push::by(delta), bits)
             }
             None => master::update_f32(&mut self.float.as_chunks_mut().0[index], delta),
         };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use halfbyte_ops::tensor::PANEL;
-use halfbyte_ops::{Backend, Matrix, Product, Rows, Sight, WeightFormat};
+use halfbyte_ops::{Backend, Heads, Keep, Matrix, Product, Rows, Sight, WeightFormat};
 use halfbyte_plan::Stage;
 
 use crate::decoder::{Observer, Values};
@@ -82,25 +82,37 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
     let normed = input(at.normed, &[w.q, w.k, w.v]);
     b.rms_norm(at.residual, w.input_norm, pass.norm_eps, normed)?;
     o.see(b, Stage::InputNorm, normed)?;
-    let heads = |x: Rows| x.reshape(pass.head_dim);
     let (q, k) = if w.q_norm.is_some() { (at.q_raw, at.k_raw) } else { (at.q, at.k) };
     b.linear(normed, &[Product::new(w.q, q), Product::new(w.k, k), Product::new(w.v, at.v)])?;
     o.see(b, Stage::Q, q)?;
     o.see(b, Stage::K, k)?;
     o.see(b, Stage::V, at.v)?;
-    if let (Some(q_norm), Some(k_norm)) = (w.q_norm, w.k_norm) {
-        b.rms_norm(heads(q), q_norm, pass.norm_eps, heads(at.q))?;
-        b.rms_norm(heads(k), k_norm, pass.norm_eps, heads(at.k))?;
+    let mut queries = Heads { raw: q, norm: w.q_norm, out: at.q };
+    let mut keys = Heads { raw: k, norm: w.k_norm, out: at.k };
+    if o.watches() && w.q_norm.is_some() {
+        // Who watches sees them between norm and rope.
+        for heads in [&mut queries, &mut keys] {
+            if let Some(norm) = heads.norm.take() {
+                let apart = |x: Rows| x.reshape(pass.head_dim);
+                b.rms_norm(apart(heads.raw), norm, pass.norm_eps, apart(heads.out))?;
+            }
+            heads.raw = heads.out;
+        }
         o.see(b, Stage::QkNorm, at.q)?;
     }
-    b.rope(at.q, pass.head_dim, at.turns)?;
-    b.rope(at.k, pass.head_dim, at.turns)?;
+    let keep = match &pass.samples[..] {
+        [sample] => Some(Keep { values: at.v, start: sample.start, cache: &w.cache }),
+        _ => None,
+    };
+    b.heads(queries, keys, pass.norm_eps, at.turns, keep)?;
     o.see(b, Stage::Rope, at.q)?;
     let attended = pass.attended(w.o);
     for sample in &pass.samples {
         let of =
             |x: Rows| if pass.samples.len() == 1 { x } else { x.slice(sample.rows.start, sample.rows.len()) };
-        b.store(of(at.k), of(at.v), sample.start, &w.cache)?;
+        if keep.is_none() {
+            b.store(of(at.k), of(at.v), sample.start, &w.cache)?;
+        }
         let sight = Sight { start: sample.start, window: w.window };
         b.attend(of(at.q), &w.cache, sight, of(attended))?;
     }

@@ -1,8 +1,8 @@
 //! A device that is chosen at run time is a backend like any other.
 
 use crate::{
-    Attention, Backend, Buffer, Cache, Matrix, Product, Result, Rows, Sight, Tally, Vector, Weight,
-    WeightRows, accumulate, update,
+    Attention, Backend, Buffer, Cache, Heads, Keep, Matrix, Product, Result, Rows, Sight, Tallies, Vector,
+    Weight, WeightRows, accumulate, update,
 };
 
 impl Backend for Box<dyn Backend> {
@@ -93,6 +93,17 @@ impl Backend for Box<dyn Backend> {
         (**self).rope_gradient(dx, head_dim, turns)
     }
 
+    fn heads(
+        &mut self,
+        queries: Heads,
+        keys: Heads,
+        eps: f32,
+        turns: Rows,
+        keep: Option<Keep<'_>>,
+    ) -> Result<()> {
+        (**self).heads(queries, keys, eps, turns, keep)
+    }
+
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
         (**self).store(keys, values, start, cache)
     }
@@ -163,7 +174,7 @@ impl Backend for Box<dyn Backend> {
         first: usize,
         to: &accumulate::Stored,
         share: &accumulate::Share,
-    ) -> Result<u64> {
+    ) -> Result<()> {
         (**self).accumulate(gradient, first, to, share)
     }
 
@@ -182,7 +193,7 @@ impl Backend for Box<dyn Backend> {
         gradient: Rows,
         kept: &update::Kept,
         step: &update::Step,
-    ) -> Result<Tally> {
+    ) -> Result<()> {
         (**self).update(of, first, gradient, kept, step)
     }
 
@@ -192,7 +203,11 @@ impl Backend for Box<dyn Backend> {
         gradient: Rows,
         kept: &update::Kept,
         step: &update::Step,
-    ) -> Result<Tally> {
+    ) -> Result<()> {
         (**self).update_vector(of, gradient, kept, step)
+    }
+
+    fn tallies(&mut self) -> Result<Tallies> {
+        (**self).tallies()
     }
 }

@@ -16,18 +16,22 @@ pub mod embed;
 pub mod error;
 pub mod finite_differences;
 pub mod gated;
+pub mod heads;
 pub mod linear;
 pub mod loss;
 pub mod math;
 pub mod residual;
 pub mod rms_norm;
 pub mod rope;
+mod tallies;
 pub mod tensor;
 pub mod testing;
 pub mod update;
 
 pub use error::{Error, Result};
 pub use halfbyte_formats::state::Tally;
+pub use heads::{Heads, Keep};
+pub use tallies::Tallies;
 pub use tensor::{Buffer, Cache, CacheFormat, Rows, Vector, Weight, WeightFormat, WeightRows};
 
 /// A weight with its bias: `y[t, n] = sum_k x[t, k] * weight[n, k] (+ bias[n])`.
@@ -145,6 +149,17 @@ pub trait Backend {
     fn rope(&mut self, x: Rows, head_dim: usize, turns: Rows) -> Result<()>;
     /// Rotates each head of a gradient back.
     fn rope_gradient(&mut self, dx: Rows, head_dim: usize, turns: Rows) -> Result<()>;
+    /// The norm of every head, where there is one, then its rotation, then the cache: see [`heads`].
+    fn heads(
+        &mut self,
+        queries: Heads,
+        keys: Heads,
+        eps: f32,
+        turns: Rows,
+        keep: Option<Keep<'_>>,
+    ) -> Result<()> {
+        heads::one_by_one(self, queries, keys, eps, turns, keep)
+    }
     /// Puts keys and values of positions `start..start + t` into the cache.
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()>;
     /// out[t, h] = sum_j softmax_j(q[t, h] . k[j, h/group] / sqrt(head_dim)) v[j, h/group]. Out may be narrow.
@@ -187,21 +202,20 @@ pub trait Backend {
         state: Rows,
         weight: f32,
     ) -> Result<()>;
-    /// Adds rows `first..` of a gradient to what is stored of it; gives the number of values that
-    /// storage cannot hold. See `accumulate`.
+    /// Adds rows `first..` of a gradient to what is stored of it. Values that storage cannot hold count as
+    /// refused. See `accumulate`.
     fn accumulate(
         &mut self,
         gradient: Rows,
         first: usize,
         to: &accumulate::Stored,
         share: &accumulate::Share,
-    ) -> Result<u64>;
+    ) -> Result<()>;
     /// out = factor * rows `first..` of a stored gradient.
     fn accumulated(&mut self, from: &accumulate::Stored, first: usize, factor: f32, out: Rows) -> Result<()>;
     /// Sum of the squares of a stored gradient.
     fn accumulated_squares(&mut self, of: &accumulate::Stored) -> Result<f64>;
-    /// A weight learns from rows `first..` of its gradient, and says what changed. Rows come in
-    /// order. See `update`.
+    /// A weight learns from rows `first..` of its gradient. Rows come in order. See `update`.
     fn update(
         &mut self,
         of: &Weight,
@@ -209,7 +223,7 @@ pub trait Backend {
         gradient: Rows,
         kept: &update::Kept,
         step: &update::Step,
-    ) -> Result<Tally>;
+    ) -> Result<()>;
     /// A vector learns.
     fn update_vector(
         &mut self,
@@ -217,5 +231,7 @@ pub trait Backend {
         gradient: Rows,
         kept: &update::Kept,
         step: &update::Step,
-    ) -> Result<Tally>;
+    ) -> Result<()>;
+    /// What each call of `accumulate`, `update` and `update_vector` since the last reading did. Waits for them.
+    fn tallies(&mut self) -> Result<Tallies>;
 }

@@ -111,6 +111,13 @@ pub struct Step {
     pub tensor: u64,
 }
 
+impl Step {
+    /// Least share of its own gradient that an element's root has, corrected.
+    pub fn own_root(&self) -> f32 {
+        self.average.fresh.sqrt() * self.adamw.per_root
+    }
+}
+
 /// A step with its random words.
 pub struct Moving<'a> {
     /// The step.
@@ -163,7 +170,8 @@ pub fn row(
     let (codes, scales) = moments.split_at_mut(codes);
     // Words are drawn by the hundred: one after the other they cost more than all the rest.
     let mut words = [[0u32; WORDS]; 2];
-    let (mut squares, own) = ([0.0; BLOCK], step.average.fresh.sqrt());
+    let mut squares = [0.0; BLOCK];
+    let (per_root, own) = (step.adamw.per_root, step.own_root());
     for (index, g) in g.as_chunks::<BLOCK>().0.iter().enumerate() {
         let word = index * BLOCK % WORDS;
         if word == 0 {
@@ -177,22 +185,25 @@ pub fn row(
         let roots = match second {
             RowSecond::Factored(average, profile) => {
                 let profile = profile[index * BLOCK..].first_chunk().expect("whole blocks");
-                second::factored(second::root(average), profile, g, own)
+                second::factored(second::root(average) * per_root, profile, g, own)
             }
-            RowSecond::Full(row) => second::each(row[index * BLOCK..].first_chunk().expect("whole blocks")),
+            RowSecond::Full(row) => {
+                let v = row[index * BLOCK..].first_chunk().expect("whole blocks");
+                second::each(v).map(|root| root * per_root)
+            }
         };
         let m = moment_block(recipe.moment, codes, scales, index, g, step, luck(1));
         let ratio = step.adamw.ratio(&m, &roots);
         for i in 0..BLOCK {
-            squares[i] += ratio[i] * ratio[i];
+            squares[i] = ratio[i].mul_add(ratio[i], squares[i]);
         }
         tally.add(match (&mut weights, recipe.master) {
             (RowWeights::Nvfp4(row, global), Some(master)) => {
-                let delta = step.adamw.delta_of(&ratio, &master.decode_block(row.remainders, index));
+                let delta = step.adamw.push(&ratio).values(&master.decode_block(row.remainders, index));
                 master.update_nvfp4(row, index, (*global, recipe.scales), &delta, luck(0))
             }
             (RowWeights::Int8(row), Some(master)) => {
-                let delta = step.adamw.delta_of(&ratio, &master.decode_block(row.remainders, index));
+                let delta = step.adamw.push(&ratio).values(&master.decode_block(row.remainders, index));
                 master.update_int8(row, index, &delta, luck(0))
             }
             (RowWeights::Nvfp4(row, global), None) => match recipe.weight {
@@ -206,7 +217,7 @@ pub fn row(
             },
             (RowWeights::F32(row), _) => {
                 let w: &mut [f32; BLOCK] = row[index * BLOCK..].first_chunk_mut().expect("whole blocks");
-                let delta = step.adamw.delta_of(&ratio, w);
+                let delta = step.adamw.push(&ratio).values(w);
                 master::update_f32(w, &delta)
             }
         });
@@ -241,8 +252,7 @@ fn moment_block(
     match kind {
         Moment::Four => {
             let codes = codes[index * BLOCK / 2..].first_chunk_mut().expect(WHOLE);
-            let mut m = moment::decode_four(codes, scales[index]);
-            step.adamw.first(&mut m, g);
+            let m = moment::follow_four(codes, scales[index], g, step.adamw.average);
             moment::encode_four(&m, luck, codes, &mut scales[index]);
             m
         }
@@ -282,10 +292,8 @@ fn nvfp4_block<const BITS: u32>(
     let codes: &mut [u8; BLOCK / 2] = row.codes[index * BLOCK / 2..].first_chunk_mut().expect("whole blocks");
     let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
     let remainder = &mut row.remainders[index * bytes..][..bytes];
-    let w = weight::decode_block::<BITS>(codes, *scale, remainder, global);
-    let delta = step.adamw.delta_of(ratio, &w);
     let block = weight::Block { codes, scale, remainder };
-    weight::update_block::<BITS>(block, global, &delta, luck)
+    weight::update_block::<BITS>(block, global, &step.adamw.push(ratio), luck)
 }
 
 #[inline(always)]
@@ -299,9 +307,7 @@ fn int8_block<const BITS: u32>(
     let codes: &mut [i8; BLOCK] = row.codes[index * BLOCK..].first_chunk_mut().expect("whole blocks");
     let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
     let remainder = &mut row.remainders[index * bytes..][..bytes];
-    let w = int8::decode_block::<BITS>(codes, *scale, remainder);
-    let delta = step.adamw.delta_of(ratio, &w);
-    int8::update_block::<BITS>(int8::Block { codes, scale, remainder }, &delta, luck)
+    int8::update_block::<BITS>(int8::Block { codes, scale, remainder }, &step.adamw.push(ratio), luck)
 }
 
 /// A vector of f32 learns; m and v are f32 too.

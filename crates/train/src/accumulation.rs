@@ -118,7 +118,7 @@ impl Accumulation {
                 adam.learn(backend, *name, first, rows)?;
             }
         }
-        Ok(())
+        adam.end(backend)
     }
 }
 
@@ -132,7 +132,11 @@ impl<B: Backend> Learner<B> for Accumulation {
     ) -> halfbyte_model::Result<()> {
         let found = (0..).zip(&self.stored).find(|(_, (stored, _))| *stored == name);
         let Some((tensor, (_, Some(of)))) = found else { return Ok(()) };
-        self.lost += backend.accumulate(gradient, first, of, &Share { tensor, ..self.share })?;
+        Ok(backend.accumulate(gradient, first, of, &Share { tensor, ..self.share })?)
+    }
+
+    fn end(&mut self, backend: &mut B) -> halfbyte_model::Result<()> {
+        self.lost += backend.tallies()?.sum().refused;
         Ok(())
     }
 }

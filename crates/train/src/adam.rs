@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use halfbyte_checkpoint::TensorName;
 use halfbyte_formats::state::{Average, SQUARES_PER_ONE, adamw};
@@ -34,6 +34,8 @@ pub struct Adam {
     seed: u64,
     step: u64,
     rate: f64,
+    /// Tensors of the calls whose tallies are not read yet.
+    called: Vec<TensorName>,
     tally: Tally,
     codes: u64,
     time: Duration,
@@ -67,9 +69,22 @@ impl Adam {
             Some((*name, Entry { learnt, kept, number: number as u64, training: *training }))
         };
         let entries = names.iter().zip(training).enumerate().filter_map(entry).collect();
-        let (step, rate, tally, codes) = (0, 0.0, Tally::default(), 0);
-        let (time, careful, bad, piece) = (Duration::ZERO, false, None, Vec::new());
-        Adam { entries, names, settings, recipe, seed, step, rate, tally, codes, time, careful, bad, piece }
+        Adam {
+            entries,
+            names,
+            settings,
+            recipe,
+            seed,
+            step: 0,
+            rate: 0.0,
+            called: Vec::new(),
+            tally: Tally::default(),
+            codes: 0,
+            time: Duration::ZERO,
+            careful: false,
+            bad: None,
+            piece: Vec::new(),
+        }
     }
 
     /// Looks at every gradient before it is used: a tensor whose gradient is not finite is left as
@@ -100,6 +115,7 @@ impl Adam {
     pub fn begin(&mut self, step: u64, rate: f64) {
         (self.step, self.rate, self.tally, self.codes) = (step, rate, Tally::default(), 0);
         (self.bad, self.time) = (None, Duration::ZERO);
+        self.called.clear();
     }
 
     /// What the step changed.
@@ -107,7 +123,7 @@ impl Adam {
         self.tally
     }
 
-    /// Time that tensors took to learn.
+    /// Time that the device took to let tensors learn.
     pub fn seconds(&self) -> f64 {
         self.time.as_secs_f64()
     }
@@ -189,19 +205,25 @@ impl<B: Backend> Learner<B> for Adam {
             step: self.step,
             tensor: entry.number,
         };
-        let start = Instant::now();
-        let tally = match entry.learnt {
+        match entry.learnt {
             Learnt::Matrix(weight) => {
                 self.codes += (gradient.rows * gradient.columns) as u64;
-                backend.update(&weight, first, gradient, &entry.kept, &step)?
+                backend.update(&weight, first, gradient, &entry.kept, &step)?;
             }
             Learnt::Vector(vector) => backend.update_vector(vector, gradient, &entry.kept, &step)?,
-        };
-        if tally.refused > 0 {
-            self.bad.get_or_insert(name);
         }
-        self.tally.add(tally);
-        self.time += start.elapsed();
+        self.called.push(name);
+        Ok(())
+    }
+
+    /// Reads what the step did; until now nothing waited for it.
+    fn end(&mut self, backend: &mut B) -> halfbyte_model::Result<()> {
+        let tallies = backend.tallies()?;
+        let refused = self.called.iter().zip(&tallies.each).find(|(_, tally)| tally.refused > 0);
+        self.bad = self.bad.or(refused.map(|(name, _)| *name));
+        self.tally.add(tallies.sum());
+        self.time += tallies.time;
+        self.called.clear();
         Ok(())
     }
 }

@@ -148,6 +148,16 @@ unsafe fn follow(
     scratch: Place<u8>,
 ) {
     let columns = task.of.columns;
+    #[cfg(target_arch = "x86_64")]
+    if isa >= Isa::Avx512 && rows.len() == PANEL && avx512::fits(task.of, &step.recipe) {
+        // SAFETY: this machine has the set (`Cpu::new`); the rest is the caller's promise.
+        unsafe {
+            let squares = avx512::add_squares(&panel_of(task, rows.start, step), sums);
+            let averages = task.second.slice_mut(task.first + rows.start, PANEL);
+            second::follow(averages, &squares, columns, step.average);
+        }
+        return;
+    }
     for index in rows {
         let number = task.first + index;
         // SAFETY: by the caller's promise.

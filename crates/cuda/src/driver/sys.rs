@@ -11,7 +11,7 @@ pub(crate) type Status = c_int;
 pub(crate) type Device = c_int;
 /// An address on the device.
 pub(crate) type Address = u64;
-/// `CUcontext`, `CUstream`, `CUmodule`, `CUfunction`: what the driver owns.
+/// `CUcontext`, `CUstream`, `CUevent`, `CUmodule`, `CUfunction`: what the driver owns.
 pub(crate) type Handle = *mut c_void;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
@@ -56,6 +56,10 @@ calls! {
         stream_create = "cuStreamCreate"(*mut Handle, c_uint);
         stream_destroy = "cuStreamDestroy_v2"(Handle);
         stream_wait = "cuStreamSynchronize"(Handle);
+        event_create = "cuEventCreate"(*mut Handle, c_uint);
+        event_destroy = "cuEventDestroy_v2"(Handle);
+        event_note = "cuEventRecord"(Handle, Handle);
+        event_time = "cuEventElapsedTime"(*mut f32, Handle, Handle);
         module_load = "cuModuleLoadDataEx"(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
         module_unload = "cuModuleUnload"(Handle);
         module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);

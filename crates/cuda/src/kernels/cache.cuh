@@ -6,6 +6,21 @@
 // As in ops::CacheFormat, in that order.
 enum CacheFormat { CACHE_F32 = 0, CACHE_BF16 = 1, CACHE_INT8 = 2 };
 
+// The scale of a block of 16 by the bits of its largest magnitude, as halfbyte_formats::int8_block has it; 255 if that
+// is not finite.
+__device__ __forceinline__ u32 int8_exponent(u32 largest) {
+    if (largest >= 0x7f800000u) return 255;
+    u32 exponent = (largest + 0x10000u) >> 23;
+    return exponent < 7 ? 1 : min(exponent - 6, 248u);
+}
+
+__device__ __forceinline__ i8 int8_code(float x, u32 exponent) {
+    if (exponent == 255) return 0;
+    float scaled = x * __uint_as_float((254u - exponent) << 23);
+    scaled = scaled < -127.0f ? -127.0f : scaled > 127.0f ? 127.0f : scaled;
+    return (i8)__float_as_uint(scaled + 12582912.0f);
+}
+
 struct Cache {
     const u8 *start;
     int format;

@@ -105,6 +105,16 @@ __device__ __forceinline__ void put(void *rows, u32 narrow, u32 columns, u64 row
     else ((float *)rows)[row * columns + column] = x;
 }
 
+// Four columns; rows have a multiple of four of them.
+__device__ __forceinline__ void put_four(void *rows, u32 narrow, u32 columns, u64 row, u32 column, float4 x) {
+    if (narrow) {
+        u32 low = bf16_of(x.x) | (u32)bf16_of(x.y) << 16, high = bf16_of(x.z) | (u32)bf16_of(x.w) << 16;
+        *(uint2 *)((u16 *)rows + row * padded(columns) + column) = make_uint2(low, high);
+    } else {
+        *(float4 *)((float *)rows + row * columns + column) = x;
+    }
+}
+
 // Zeros after the last column of a narrow row; thread `lane` of `lanes`.
 __device__ __forceinline__ void pad(void *rows, u32 narrow, u32 columns, u64 row, u32 lane, u32 lanes) {
     u32 width = padded(columns);

@@ -157,87 +157,7 @@ template <int FORMAT, int M, bool GATED> __device__ __forceinline__ void many_to
     }
 }
 
-// Thirty-two values of a token's row as pairs of bf16.
-__device__ __forceinline__ void token_pairs(const Operands &o, u32 t, u32 part, u32 (&out)[16]) {
-    u32 width = padded(o.inputs);
-    bool there = t < o.tokens && part * 32 < width;
-    if (o.x_narrow) {
-        const uint4 *from = (const uint4 *)((const u16 *)o.x + (u64)(there ? t : 0) * width + (there ? part * 32 : 0));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint4 x = there ? from[i] : make_uint4(0, 0, 0, 0);
-            out[4 * i] = x.x, out[4 * i + 1] = x.y, out[4 * i + 2] = x.z, out[4 * i + 3] = x.w;
-        }
-        return;
-    }
-    const float *from = (const float *)o.x + (u64)t * o.inputs + part * 32;
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        u32 c = part * 32 + 2 * i;
-        float low = there && c < o.inputs ? from[2 * i] : 0.0f, high = there && c + 1 < o.inputs ? from[2 * i + 1] : 0.0f;
-        out[i] = pair_of(low, high);
-    }
-}
-
-// Sixteen rows of the weight, 128 inner positions from 128 * step on, by up to 8 tokens. Each thread brings
-// 32 positions of two rows and of one token straight from memory; which positions meet in one instruction
-// does not matter as long as they are the same on both sides.
-template <int FORMAT>
-__device__ __forceinline__ void multiply_rows(const WeightRow<FORMAT> (&rows)[2], const u32 (&x)[16], u32 part, bool there,
-                                              float (&sums)[4]) {
-    u32 w[2][16];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        WeightRow<FORMAT> row = rows[r];
-        row.there = row.there && there;
-        decode<FORMAT>(row.load(part), w[r]);
-    }
-#pragma unroll
-    for (int j = 0; j < 16; j += 2) {
-        const u32 a[4] = {w[0][j], w[1][j], w[0][j + 1], w[1][j + 1]};
-        multiply_tile(sums, a, x[j], x[j + 1]);
-    }
-}
-
-// At most 8 tokens: a block makes 16 outputs (gated: of each product), its 8 warps share the inner positions.
-template <int FORMAT, bool GATED> __device__ __forceinline__ void few_tokens(const Operands &o) {
-    float *results = (float *)dynamic_shared;
-    const u32 COUNT = GATED ? 2 : 1;
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, first_n = blockIdx.x * 16, width = padded(o.inputs);
-    u32 n = first_n + lane / 4;
-    const WeightRow<FORMAT> rows[2] = {WeightRow<FORMAT>(o.weight, o.outputs, o.inputs, n),
-                                       WeightRow<FORMAT>(o.weight, o.outputs, o.inputs, n + 8)};
-    const WeightRow<FORMAT> ups[2] = {WeightRow<FORMAT>(o.up, o.outputs, o.inputs, n),
-                                      WeightRow<FORMAT>(o.up, o.outputs, o.inputs, n + 8)};
-    float sums[COUNT][4] = {};
-#pragma unroll(FORMAT == BF16 || GATED ? 1 : 2)
-    for (u32 step = warp; step * 128 < width; step += 8) {
-        u32 part = step * 4 + lane % 4, x[16];
-        bool there = part * 32 < width;
-        token_pairs(o, lane / 4, part, x);
-        multiply_rows<FORMAT>(rows, x, part, there, sums[0]);
-        if (GATED) multiply_rows<FORMAT>(ups, x, part, there, sums[COUNT - 1]);
-    }
-    // [product][warp][output][token]
-#pragma unroll
-    for (u32 side = 0; side < COUNT; side++) {
-        float *to = results + (side * 8 + warp) * 128 + lane / 4 * 8 + lane % 4 * 2;
-        to[0] = sums[side][0], to[1] = sums[side][1], to[64] = sums[side][2], to[65] = sums[side][3];
-    }
-    __syncthreads();
-    if (threadIdx.x >= 128) return;
-    float totals[COUNT] = {};
-#pragma unroll
-    for (u32 side = 0; side < COUNT; side++)
-#pragma unroll
-        for (u32 w = 0; w < 8; w++) totals[side] += results[(side * 8 + w) * 128 + threadIdx.x];
-    float scale = tensor_scale(o.weight, FORMAT), up_scale = tensor_scale(o.up, FORMAT);
-    u32 t = threadIdx.x % 8, output = first_n + threadIdx.x / 8;
-    if (GATED) finish_gated(o, t, output, totals[0], totals[COUNT - 1], scale, up_scale);
-    else finish(o, t, output, totals[0], scale);
-}
-
-// The kernels of one format: blocks of 128, of 32 and of 8 tokens.
+// The kernels of one format for many tokens: blocks of 128 and of 32.
 #define PRODUCTS(FORMAT, name)                                                                                         \
     extern "C" __global__ void __launch_bounds__(256, 2) linear_##name##_128(OPERANDS) {                               \
         many_tokens<FORMAT, 4, false>(GIVEN);                                                                          \
@@ -245,15 +165,9 @@ template <int FORMAT, bool GATED> __device__ __forceinline__ void few_tokens(con
     extern "C" __global__ void __launch_bounds__(256) linear_##name##_32(OPERANDS) {                                   \
         many_tokens<FORMAT, 1, false>(GIVEN);                                                                          \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256) linear_##name##_8(OPERANDS) {                                    \
-        few_tokens<FORMAT, false>(GIVEN);                                                                              \
-    }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, 2) gated_##name##_128(OPERANDS) {                                \
         many_tokens<FORMAT, 4, true>(GIVEN);                                                                           \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) gated_##name##_32(OPERANDS) {                                    \
         many_tokens<FORMAT, 1, true>(GIVEN);                                                                           \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256) gated_##name##_8(OPERANDS) {                                     \
-        few_tokens<FORMAT, true>(GIVEN);                                                                               \
     }

@@ -21,9 +21,10 @@ template <int FORMAT> struct WeightRow {
         scales = scales_of(panel, FORMAT, columns, row);
     }
 
-    // Values 32 * part on.
-    __device__ __forceinline__ RawValues<FORMAT> load(u32 part) const {
+    // Values 32 * part on; zeros where the row has ended.
+    __device__ __forceinline__ RawValues<FORMAT> load(u32 part, bool inside = true) const {
         RawValues<FORMAT> raw;
+        bool there = this->there && inside;
         const int count = sizeof(raw.codes) / sizeof(uint4);
         const uint4 *from = (const uint4 *)codes + part * count;
 #pragma unroll

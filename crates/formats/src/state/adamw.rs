@@ -12,7 +12,7 @@
 //! one of the forward pass. The first step has t = 1. With m, v and w in f32 this is
 //! `torch.optim.AdamW`, except that the decay is added instead of multiplied: a rounding apart.
 
-use super::{Average, BLOCK, SQUARES_PER_ONE, units};
+use super::{Average, BLOCK, Push, SQUARES_PER_ONE, units};
 
 /// What a group of tensors is trained with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,32 +77,28 @@ impl Step {
         }
     }
 
-    /// u without the first moment's correction.
+    /// u without the first moment's correction; `roots` are corrected already, times `per_root`.
     #[inline(always)]
     pub fn ratio(&self, m: &[f32; BLOCK], roots: &[f32; BLOCK]) -> [f32; BLOCK] {
         let mut ratio = [0.0; BLOCK];
         for i in 0..BLOCK {
-            let free = m[i] / (roots[i] * self.per_root + self.eps);
+            let free = m[i] / (roots[i] + self.eps);
             let low = if free < -self.limit { -self.limit } else { free };
             ratio[i] = if low > self.limit { self.limit } else { low };
         }
         ratio
     }
 
-    /// What is added to the weights, from [`Step::ratio`].
+    /// What moves the weights, from [`Step::ratio`].
     #[inline(always)]
-    pub fn delta_of(&self, ratio: &[f32; BLOCK], w: &[f32; BLOCK]) -> [f32; BLOCK] {
-        let mut delta = [0.0; BLOCK];
-        for i in 0..BLOCK {
-            delta[i] = -(self.size * ratio[i]) - self.decay * w[i];
-        }
-        delta
+    pub fn push<'a>(&self, ratio: &'a [f32; BLOCK]) -> Push<'a> {
+        Push { along: ratio, size: -self.size, decay: self.decay }
     }
 
-    /// What is added to the weights.
+    /// What is added to the weights; `roots` are not corrected yet.
     #[inline(always)]
     pub fn delta(&self, m: &[f32; BLOCK], roots: &[f32; BLOCK], w: &[f32; BLOCK]) -> [f32; BLOCK] {
-        self.delta_of(&self.ratio(m, roots), w)
+        self.push(&self.ratio(m, &roots.map(|root| root * self.per_root))).values(w)
     }
 
     /// The sum of u^2 of a row, whose ratios' squares were summed in lanes, for `Tally::squares`.
@@ -161,7 +157,7 @@ mod tests {
     fn squares_are_those_of_the_move_in_learning_rates() {
         let step = Step::new(&Settings::default(), 1e-3, 2);
         let m: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 * 0.7).sin());
-        let ratio = step.ratio(&m, &[0.3; BLOCK]);
+        let ratio = step.ratio(&m, &[0.3 * step.per_root; BLOCK]);
         let delta = step.delta(&m, &[0.3; BLOCK], &[0.0; BLOCK]);
         let wanted: f64 = delta.iter().map(|d| (f64::from(*d) / 1e-3).powi(2)).sum();
         let got = step.squares(ratio.map(|ratio| ratio * ratio)) as f64 / f64::from(SQUARES_PER_ONE);

@@ -15,8 +15,8 @@
 //! of the nibble there (/ 44 to / 52). So n = 4 belongs to the default recipe and n = 0 to the lean one,
 //! at the bytes per parameter that the matrices have.
 //!
-//! **The exponent is sticky**: raised when the block's largest is more than the last code and its
-//! remainder can hold, lowered when it is below 48 codes; the new one is the smallest, at least 1, under which the largest is at most 127.
+//! **The exponent is sticky**: raised when the block's largest, not rounded yet, is more than the last code and
+//! its remainder can hold, lowered when it is below 48 codes; while it stays, no value is computed; the new one is the smallest, at least 1, under which the largest is at most 127.
 //! After a change the largest is 63.5 or more, so a change is not undone by the next step.
 //! Lowering is exact; raising rounds all sixteen stochastically, at once with the update. Only what
 //! lies beyond 127 * 2^121 saturates.
@@ -25,10 +25,14 @@
 //! counted.
 
 use super::draw::{Draws, each_moving_block};
-use super::{BLOCK, Tally, units};
+use super::{BLOCK, Push, Tally, units};
 use crate::int8_block;
 
-const LOW: f32 = 48.0;
+/// Fewest units that the largest weight of a block should have: 48 codes.
+#[inline(always)]
+pub const fn least<const BITS: u32>() -> i32 {
+    48 << BITS
+}
 
 /// Most units that a weight can have: the last code with the largest remainder.
 #[inline(always)]
@@ -139,46 +143,85 @@ pub fn decode_block<const BITS: u32>(codes: &[i8; BLOCK], scale: u8, remainder: 
     values::<BITS>(&join::<BITS>(codes, &units::read::<BITS>(remainder)), scale)
 }
 
-/// w += delta, rounded by `bits`; see the module for the rules.
+/// Moves the weights, rounded by `bits`; see the module for the rules.
 #[inline(always)]
-pub fn update_block<const BITS: u32>(block: Block<'_>, delta: &[f32; BLOCK], bits: &[u32; BLOCK]) -> Tally {
-    if !units::any(delta) {
-        return Tally::default();
-    }
+pub fn update_block<const BITS: u32>(block: Block<'_>, push: &Push<'_>, bits: &[u32; BLOCK]) -> Tally {
     let k = join::<BITS>(block.codes, &units::read::<BITS>(block.remainder));
-    let mut w = values::<BITS>(&k, *block.scale);
-    for (w, delta) in w.iter_mut().zip(delta) {
+    let unit = int8_block::decode_scale(*block.scale) / (1 << BITS) as f32;
+    // The units of a byte leave fewer bits below them.
+    let (new, stays) = if BITS == 8 {
+        moved::<BITS, 12>(&k, unit, push, bits)
+    } else {
+        moved::<BITS, 16>(&k, unit, push, bits)
+    };
+    let (scale, new, saturated) = if stays {
+        (*block.scale, new, 0)
+    } else {
+        match in_values::<BITS>(&k, *block.scale, push, bits) {
+            Ok(moved) => moved,
+            Err(tally) => return tally,
+        }
+    };
+    let (mut rest, mut changed) = ([0; BLOCK], 0);
+    for i in 0..BLOCK {
+        let code = (new[i] + half::<BITS>()) >> BITS;
+        rest[i] = new[i] - (code << BITS);
+        changed += u32::from(code != i32::from(block.codes[i]));
+        block.codes[i] = code as i8;
+    }
+    let rescaled = u64::from(scale != *block.scale);
+    *block.scale = scale;
+    units::write::<BITS>(&rest, block.remainder);
+    Tally { changed: u64::from(changed), rescaled, saturated, ..Tally::default() }
+}
+
+/// Whole units after the move, and whether the exponent stays under them: while the farthest, not rounded
+/// yet, is at least 48 codes and at most the limit.
+#[inline(always)]
+fn moved<const BITS: u32, const FRACTION: u32>(
+    k: &[i32; BLOCK],
+    unit: f32,
+    push: &Push<'_>,
+    bits: &[u32; BLOCK],
+) -> ([i32; BLOCK], bool) {
+    let positions = push.positions::<FRACTION>(k, unit);
+    let range = least::<BITS>() << FRACTION..=limit::<BITS>() << FRACTION;
+    (units::settle::<FRACTION>(&positions, bits), range.contains(&units::farthest(&positions)))
+}
+
+/// The exponent and the whole units of a block whose exponent may change, and how many were held; or what
+/// there is to tell of a block that stays as it is.
+#[inline(always)]
+fn in_values<const BITS: u32>(
+    k: &[i32; BLOCK],
+    old: u8,
+    push: &Push<'_>,
+    bits: &[u32; BLOCK],
+) -> Result<(u8, [i32; BLOCK], u64), Tally> {
+    let mut w = values::<BITS>(k, old);
+    let delta = push.values(&w);
+    if !units::any(&delta) {
+        return Err(Tally::default());
+    }
+    for (w, delta) in w.iter_mut().zip(&delta) {
         *w += delta;
     }
     let largest = units::largest_bits(&w);
     if largest >= 0x7F80_0000 {
-        return Tally { refused: 1, ..Tally::default() };
+        return Err(Tally { refused: 1, ..Tally::default() });
     }
-    let scale = next_scale::<BITS>(*block.scale, f32::from_bits(largest));
-    let kept = scale == *block.scale;
+    let scale = next_scale::<BITS>(old, f32::from_bits(largest));
     // Under the old scale only the update is rounded: what is stored is whole already.
-    let (origin, moves) = if kept { (k, *delta) } else { ([0; BLOCK], w) };
-    let per_code = units::inverse_power_of_two(scale);
-    let limit = limit::<BITS>();
-    let (mut rest, mut changed, mut saturated) = ([0; BLOCK], 0, 0);
+    let (origin, moves) = if scale == old { (*k, delta) } else { ([0; BLOCK], w) };
+    let (per_code, limit) = (units::inverse_power_of_two(scale), limit::<BITS>());
+    let (mut new, mut saturated) = ([0; BLOCK], 0);
     for i in 0..BLOCK {
         let t = units::hold(moves[i] * per_code * (1 << BITS) as f32);
         let wanted = origin[i] + units::stochastic(t, bits[i]);
-        let new = wanted.clamp(-limit, limit);
-        let code = (new + half::<BITS>()) >> BITS;
-        rest[i] = new - (code << BITS);
-        saturated += u32::from(new != wanted);
-        changed += u32::from(code != i32::from(block.codes[i]));
-        block.codes[i] = code as i8;
+        new[i] = wanted.clamp(-limit, limit);
+        saturated += u32::from(new[i] != wanted);
     }
-    *block.scale = scale;
-    units::write::<BITS>(&rest, block.remainder);
-    Tally {
-        changed: u64::from(changed),
-        rescaled: u64::from(!kept),
-        saturated: u64::from(saturated),
-        ..Tally::default()
-    }
+    Ok((scale, new, u64::from(saturated)))
 }
 
 /// Half a code in units; nothing without a remainder.
@@ -211,8 +254,9 @@ fn values<const BITS: u32>(k: &[i32; BLOCK], scale: u8) -> [f32; BLOCK] {
 fn next_scale<const BITS: u32>(old: u8, amax: f32) -> u8 {
     let code = int8_block::decode_scale(old);
     let chosen = units::exponent_for(amax);
-    let leaves = (amax > limit::<BITS>() as f32 / (1 << BITS) as f32 * code && chosen > old)
-        || (amax < LOW * code && chosen < old);
+    let codes = |units: i32| units as f32 / (1 << BITS) as f32 * code;
+    let leaves =
+        (amax > codes(limit::<BITS>()) && chosen > old) || (amax < codes(least::<BITS>()) && chosen < old);
     if leaves { chosen } else { old }
 }
 
@@ -257,6 +301,6 @@ fn update_blocks<const BITS: u32>(row: Row<'_>, delta: &[f32], draws: &Draws, fi
     each_moving_block(draws, first, delta, |index, delta, bits| {
         let remainder = units::part_mut::<BITS>(row.remainders, index);
         let block = Block { codes: &mut codes[index], scale: &mut row.scales[index], remainder };
-        update_block::<BITS>(block, delta, bits)
+        update_block::<BITS>(block, &Push::by(delta), bits)
     })
 }

@@ -58,6 +58,46 @@ impl Tally {
     }
 }
 
+/// What sixteen weights are moved by: size * along[i] - decay * w[i].
+#[derive(Clone, Copy, Debug)]
+pub struct Push<'a> {
+    /// Its direction.
+    pub along: &'a [f32; BLOCK],
+    /// How far.
+    pub size: f32,
+    /// Share of itself that each weight loses.
+    pub decay: f32,
+}
+
+impl<'a> Push<'a> {
+    /// w += delta.
+    pub fn by(delta: &'a [f32; BLOCK]) -> Self {
+        Push { along: delta, size: 1.0, decay: 0.0 }
+    }
+
+    /// What is added to weights `w`.
+    #[inline(always)]
+    pub fn values(&self, w: &[f32; BLOCK]) -> [f32; BLOCK] {
+        let mut delta = [0.0; BLOCK];
+        for i in 0..BLOCK {
+            delta[i] = self.size * self.along[i] - self.decay * w[i];
+        }
+        delta
+    }
+
+    /// Where weights of `k` units come to lie, in 2^-FRACTION of a unit: `units::position`.
+    #[inline(always)]
+    fn positions<const FRACTION: u32>(&self, k: &[i32; BLOCK], unit: f32) -> [i32; BLOCK] {
+        let times = self.size / unit;
+        let mut positions = [0; BLOCK];
+        for i in 0..BLOCK {
+            let t = self.along[i] * times - self.decay * k[i] as f32;
+            positions[i] = units::position::<FRACTION>(k[i], t);
+        }
+        positions
+    }
+}
+
 /// An exponential average: how much of the old stays, and how much of the new comes in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Average {

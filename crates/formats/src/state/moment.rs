@@ -19,7 +19,7 @@
 //! not finite should have stopped the step; here NaN becomes zero, and infinities and what
 //! lies beyond the largest scale saturate.
 
-use super::{BLOCK, units};
+use super::{Average, BLOCK, units};
 
 /// How first moments are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,12 +68,29 @@ fn encode_scale(amax: f32) -> u8 {
 #[inline(always)]
 pub fn decode_four(codes: &[u8; BLOCK / 2], scale: u8) -> [f32; BLOCK] {
     let half = decode_scale(scale) * 0.5;
-    let mut m = [0.0; BLOCK];
-    for (m, code) in m.iter_mut().zip(units::unpack(codes)) {
-        let magnitude = units::halves(code) as f32 * half;
-        *m = if code & 8 == 0 { magnitude } else { -magnitude };
+    signed_halves(codes).map(|halves| halves * half)
+}
+
+/// Moments of one 4-bit block, moved by the gradient: c * (beta s) + (1 - beta) g, the sum rounded once.
+#[inline(always)]
+pub fn follow_four(codes: &[u8; BLOCK / 2], scale: u8, g: &[f32; BLOCK], average: Average) -> [f32; BLOCK] {
+    let half = average.keep * decode_scale(scale) * 0.5;
+    let mut m = signed_halves(codes);
+    for (m, g) in m.iter_mut().zip(g) {
+        *m = m.mul_add(half, average.fresh * g);
     }
     m
+}
+
+/// Codes of one 4-bit block, in halves.
+#[inline(always)]
+fn signed_halves(codes: &[u8; BLOCK / 2]) -> [f32; BLOCK] {
+    let mut c = [0.0; BLOCK];
+    for (c, code) in c.iter_mut().zip(units::unpack(codes)) {
+        let magnitude = units::halves(code) as f32;
+        *c = if code & 8 == 0 { magnitude } else { -magnitude };
+    }
+    c
 }
 
 /// Rounds one block to 4 bits as `bits` decide.

@@ -30,7 +30,7 @@ pub const FLOOR: f32 = 1e-30;
 /// Rows whose column sums are added one by one; groups of them are then added up.
 pub const GROUP: usize = 64;
 
-/// Adds the squares of a row to the column sums and returns their sum.
+/// Adds the squares of a row to the column sums and returns their sum; a square and its sum are rounded once.
 ///
 /// The sum runs in sixteen lanes over the blocks, then lane i + 8, i + 4, i + 2 and i + 1 onto lane i.
 ///
@@ -44,9 +44,8 @@ pub fn add_squares(g: &[f32], columns: &mut [f32]) -> f32 {
     let blocks = g.as_chunks::<BLOCK>().0.iter();
     for (g, sums) in blocks.zip(columns.as_chunks_mut::<BLOCK>().0) {
         for i in 0..BLOCK {
-            let square = g[i] * g[i];
-            sums[i] += square;
-            lanes[i] += square;
+            sums[i] = g[i].mul_add(g[i], sums[i]);
+            lanes[i] = g[i].mul_add(g[i], lanes[i]);
         }
     }
     units::fold(lanes, |a, b| a + b)
@@ -77,17 +76,23 @@ pub fn follow_one(old: f32, sum: f32, count: usize, average: Average) -> f32 {
     if new < f32::INFINITY { new } else { old }
 }
 
-/// Roots of the columns' profile: of the first `columns` averages, over their mean, summed in f64 in their
-/// order.
+/// Roots of the columns' profile: of the first `columns` averages, over their mean, summed in f64 in the lanes
+/// of [`add_squares`].
 pub fn profile(averages: &[f32], columns: usize, roots: &mut [f32]) {
-    let sum: f64 = averages[..columns].iter().map(|column| f64::from(*column)).sum();
-    let mean = (sum / columns as f64) as f32;
+    let mut lanes = [0.0; BLOCK];
+    for block in averages[..columns].chunks(BLOCK) {
+        for (lane, average) in lanes.iter_mut().zip(block) {
+            *lane += f64::from(*average);
+        }
+    }
+    let mean = (units::fold(lanes, |a, b| a + b) / columns as f64) as f32;
     for (out, column) in roots.iter_mut().zip(averages) {
         *out = if mean > 0.0 { root(column / mean) } else { 1.0 };
     }
 }
 
-/// sqrt(v) of a block of a row: `row` is the root of its average, `own` of 1 - beta.
+/// sqrt(v) of a block of a row: `row` is the root of its average, `own` of 1 - beta; both corrected by the
+/// same factor give corrected roots.
 #[inline(always)]
 pub fn factored(row: f32, profile: &[f32; BLOCK], g: &[f32; BLOCK], own: f32) -> [f32; BLOCK] {
     let mut roots = [0.0; BLOCK];

@@ -19,6 +19,33 @@ const SHIFT_BITS: i32 = SHIFT.to_bits() as i32;
 /// Far outside every range of units, and well inside what [`stochastic`] can take.
 pub(super) const FAR: f32 = 1_048_576.0;
 
+/// k + t in 2^-FRACTION of a unit, to nearest. What lies beyond 2^29 of these, or is NaN, comes to lie near
+/// there, far outside every range.
+#[inline(always)]
+pub(super) fn position<const FRACTION: u32>(k: i32, t: f32) -> i32 {
+    let t = hold_within(t, (1 << (29 - FRACTION)) as f32);
+    let shifted = t + SHIFT;
+    // The difference is exact, and so is its product with a power of two.
+    let part = nearest((t - (shifted - SHIFT)) * (1 << FRACTION) as f32);
+    ((k + shifted.to_bits() as i32 - SHIFT_BITS) << FRACTION) + part
+}
+
+/// Whole units of positions, rounded down or up as the upper bits of `bits` decide.
+#[inline(always)]
+pub(super) fn settle<const FRACTION: u32>(positions: &[i32; BLOCK], bits: &[u32; BLOCK]) -> [i32; BLOCK] {
+    let mut k = [0; BLOCK];
+    for i in 0..BLOCK {
+        k[i] = (positions[i] + (bits[i] >> (32 - FRACTION)) as i32) >> FRACTION;
+    }
+    k
+}
+
+/// The farthest of positions from zero.
+#[inline(always)]
+pub(super) fn farthest(positions: &[i32; BLOCK]) -> i32 {
+    fold(positions.map(i32::abs), i32::max)
+}
+
 /// `t` rounded down or up as the upper half of `bits` decides; |t| is at most `FAR`.
 #[inline(always)]
 pub(super) fn stochastic(t: f32, bits: u32) -> i32 {
@@ -37,8 +64,13 @@ pub(super) fn nearest(t: f32) -> i32 {
 /// `t` held within `FAR`; NaN becomes `-FAR`.
 #[inline(always)]
 pub(super) fn hold(t: f32) -> f32 {
-    let t = if t > -FAR { t } else { -FAR };
-    if t < FAR { t } else { FAR }
+    hold_within(t, FAR)
+}
+
+#[inline(always)]
+fn hold_within(t: f32, far: f32) -> f32 {
+    let t = if t > -far { t } else { -far };
+    if t < far { t } else { far }
 }
 
 /// All sixteen joined into one, halves onto halves: a chain of maxima or sums would stay scalar.
@@ -215,6 +247,23 @@ mod tests {
             let rounded: Vec<i32> = (0..1u32 << 16).map(|u| stochastic(t, u << 16)).collect();
             assert_eq!(rounded.iter().filter(|up| **up == floor + 1).count(), ups, "{t}");
             assert!(rounded.iter().all(|near| [floor, floor + 1].contains(near)), "{t}");
+        }
+    }
+
+    #[test]
+    fn a_position_settles_where_its_sum_is_rounded_to() {
+        for t in [0.0, 0.3, -0.7, 1.5, -2.25, 100.125, 1e-6, -1e-6] {
+            for bits in [0, 0x1234_5678, 1 << 31, u32::MAX] {
+                let positions = [position::<16>(-37, t); BLOCK];
+                assert_eq!(settle::<16>(&positions, &[bits; BLOCK])[0], stochastic(t, bits) - 37, "{t}");
+                let positions = [position::<12>(30_000, t); BLOCK];
+                let settled = settle::<12>(&positions, &[bits; BLOCK])[0];
+                assert!((f64::from(settled - 30_000) - f64::from(t)).abs() < 1.001, "{t}");
+            }
+        }
+        for t in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30] {
+            assert!(position::<16>(2039, t).abs() > 4000 << 16);
+            assert!(position::<12>(-32_639, t).abs() > 60_000 << 12);
         }
     }
 

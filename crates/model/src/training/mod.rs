@@ -55,6 +55,11 @@ pub trait Learner<B: Backend> {
     /// `gradient` are rows `first..` of the tensor's gradient (a vector is one row); the buffer is
     /// used again afterwards. The tensor may be changed now.
     fn learn(&mut self, backend: &mut B, name: TensorName, first: usize, gradient: Rows) -> Result<()>;
+
+    /// Every gradient of the batch has been given.
+    fn end(&mut self, _backend: &mut B) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The decoder as training sees it.
@@ -220,6 +225,7 @@ impl<B: Backend> Training<B> {
             self.layer_back(index, &pass, learner)?;
         }
         self.tables_back(batch, learner)?;
+        learner.end(&mut self.backend)?;
         Ok(mean)
     }
 

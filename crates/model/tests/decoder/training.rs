@@ -109,14 +109,14 @@ impl Learner<Cpu> for Adam<'_> {
         let (adamw, average) = (adamw::Step::new(&settings, 1e-3, self.step), Average::new(settings.beta2));
         let step = Step { recipe: WIDE, adamw, average, seed: 0, step: self.step, tensor: 0 };
         match self.tensors.iter().find(|(found, _)| *found == name).unwrap().1 {
-            Learnt::Matrix(weight) => {
-                let tally = backend.update(&weight, first, gradient, &kept, &step)?;
-                assert_eq!(tally.refused, 0);
-            }
-            Learnt::Vector(vector) => {
-                assert_eq!(backend.update_vector(vector, gradient, &kept, &step)?.refused, 0);
-            }
+            Learnt::Matrix(weight) => backend.update(&weight, first, gradient, &kept, &step)?,
+            Learnt::Vector(vector) => backend.update_vector(vector, gradient, &kept, &step)?,
         }
+        Ok(())
+    }
+
+    fn end(&mut self, backend: &mut Cpu) -> Result<()> {
+        assert_eq!(backend.tallies()?.sum().refused, 0);
         Ok(())
     }
 }

@@ -2,26 +2,31 @@
 
 use std::arch::x86_64::*;
 
+use halfbyte_formats::state::draw::ROUNDS;
+
 /// Counters of the rows' Philox blocks, in lanes of 64 bits (even rows, then odd ones), and the keys of
 /// the rounds.
 pub(super) struct Luck {
     counters: [__m512i; 2],
-    keys: [[__m512i; 2]; 10],
+    keys: [[__m512i; 2]; ROUNDS],
 }
+
+/// Words of a block of sixteen columns: word i belongs to columns 4 i to 4 i + 3.
+pub(super) type Words = [__m512i; 4];
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 impl Luck {
-    /// Of rows whose first elements are `first`, `first + width` and so on, both multiples of eight.
+    /// Of rows whose first elements are `first`, `first + width` and so on, both multiples of sixteen.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn new(key: [u32; 2], first: u64, width: u64) -> Luck {
         let numbers = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
-        let apart = _mm512_set1_epi64((width / 8) as i64);
+        let apart = _mm512_set1_epi64((width / 16) as i64);
         // Row numbers are small: a product of dwords is enough.
-        let even = _mm512_add_epi64(_mm512_mul_epu32(numbers, apart), _mm512_set1_epi64((first / 8) as i64));
-        let mut keys = [[_mm512_setzero_si512(); 2]; 10];
+        let even = _mm512_add_epi64(_mm512_mul_epu32(numbers, apart), _mm512_set1_epi64((first / 16) as i64));
+        let mut keys = [[_mm512_setzero_si512(); 2]; ROUNDS];
         let [mut k0, mut k1] = key;
         for keys in &mut keys {
             *keys = [_mm512_set1_epi64(i64::from(k0)), _mm512_set1_epi64(i64::from(k1))];
@@ -30,37 +35,64 @@ impl Luck {
         Luck { counters: [even, _mm512_add_epi64(even, apart)], keys }
     }
 
-    /// What each of sixteen columns rounds its weights by; moments take their neighbour's.
+    /// The words of sixteen columns. The upper halves of the lanes hold what is never read.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn block(&self, column: usize, own: &mut [__m512i; 16]) {
-        for (half, own) in own.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let at = _mm512_set1_epi64((column / 8 + half) as i64);
-            let even = self.quads(_mm512_add_epi64(self.counters[0], at));
-            let odd = self.quads(_mm512_add_epi64(self.counters[1], at));
-            for pair in 0..4 {
-                // Dwords of the even rows stay, those of the odd rows move up beside them.
-                let word = _mm512_mask_shuffle_epi32::<0b10_10_00_00>(even[pair], 0xAAAA, odd[pair]);
-                own[2 * pair] = _mm512_rol_epi32::<16>(word);
-                own[2 * pair + 1] = word;
-            }
-        }
-    }
-
-    /// Philox4x32-10 of eight counters; the upper halves of the lanes hold what is never read.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn quads(&self, counter: __m512i) -> [__m512i; 4] {
+    pub(super) fn block(&self, column: usize, words: &mut Words) {
         let m0 = _mm512_set1_epi64(i64::from(MULTIPLIERS[0]));
         let m1 = _mm512_set1_epi64(i64::from(MULTIPLIERS[1]));
-        let zero = _mm512_setzero_si512();
-        let (mut c0, mut c1, mut c2, mut c3) = (counter, _mm512_srli_epi64::<32>(counter), zero, zero);
-        for [k0, k1] in &self.keys {
-            let (p0, p1) = (_mm512_mul_epu32(c0, m0), _mm512_mul_epu32(c2, m1));
-            c0 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p1), c1, *k0);
-            c2 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p0), c3, *k1);
-            (c1, c3) = (p1, p0);
+        let mut state = [[_mm512_setzero_si512(); 4]; 2];
+        for (state, counter) in state.iter_mut().zip(self.counters) {
+            state[0] = _mm512_add_epi64(counter, _mm512_set1_epi64((column / 16) as i64));
+            state[1] = _mm512_srli_epi64::<32>(state[0]);
         }
-        [c0, c1, c2, c3]
+        for [k0, k1] in &self.keys {
+            for [c0, c1, c2, c3] in &mut state {
+                let (p0, p1) = (_mm512_mul_epu32(*c0, m0), _mm512_mul_epu32(*c2, m1));
+                *c0 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p1), *c1, *k0);
+                *c2 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p0), *c3, *k1);
+                (*c1, *c3) = (p1, p0);
+            }
+        }
+        let [even, odd] = state;
+        for (i, word) in words.iter_mut().enumerate() {
+            // Dwords of the even rows stay, those of the odd rows move up beside them.
+            *word = _mm512_mask_shuffle_epi32::<0b10_10_00_00>(even[i], 0xAAAA, odd[i]);
+        }
     }
+}
+
+/// What the weights of the `I`-th of four columns are rounded by, in 16 bits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn own<const I: usize>(word: __m512i) -> __m512i {
+    let low = |word: __m512i| _mm512_and_si512(word, _mm512_set1_epi32(0xFFFF));
+    match I {
+        0 => low(word),
+        1 => low(_mm512_srli_epi32::<8>(word)),
+        2 => _mm512_srli_epi32::<16>(word),
+        _ => low(_mm512_rol_epi32::<8>(word)),
+    }
+}
+
+/// What its moments are rounded by, in the upper bits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn other<const I: usize>(word: __m512i) -> __m512i {
+    match I {
+        0 => word,
+        1 => _mm512_rol_epi32::<24>(word),
+        2 => _mm512_rol_epi32::<16>(word),
+        _ => _mm512_rol_epi32::<8>(word),
+    }
+}
+
+/// Both of one row, as the reference takes them.
+pub(super) fn of_row(words: &Words, row: usize) -> [[u32; 16]; 2] {
+    let mut both = [[0; 16]; 2];
+    for i in 0..16 {
+        both[0][i] = super::words(&words[i / 4])[row].rotate_left(16 + 24 * (i as u32 % 4));
+        both[1][i] = both[0][i].rotate_left(16);
+    }
+    both
 }

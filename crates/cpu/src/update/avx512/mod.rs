@@ -26,17 +26,22 @@ mod int8;
 mod luck;
 mod moment;
 mod nvfp4;
+mod squares;
 mod turn;
+
+pub(super) use squares::add_squares;
 
 use std::arch::x86_64::*;
 
 use halfbyte_formats::state::moment::Moment;
-use halfbyte_formats::state::{BLOCK, Tally, int8::Remainder as TableRemainder, second, weight::Remainder};
+use halfbyte_formats::state::{
+    BLOCK, Tally, adamw, int8::Remainder as TableRemainder, second, weight::Remainder,
+};
 use halfbyte_ops::tensor::UNIT;
 use halfbyte_ops::update::{Moving, Recipe};
 use halfbyte_ops::{Weight, WeightFormat};
 
-use luck::Luck;
+use luck::{Luck, Words};
 use moment::Division;
 
 /// Sixteen rows, with their pointers.
@@ -61,6 +66,18 @@ pub(super) struct Panel {
     pub(super) width: usize,
 }
 
+impl Panel {
+    /// Asks for the n-th line of the weights, remainders and moments, which lie one after the other; there
+    /// are no more of them than blocks of the gradient in four rows.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn prefetch(&self, line: usize) {
+        for plane in [self.weights, self.remainders, self.moments] {
+            _mm_prefetch::<_MM_HINT_T1>(plane.wrapping_add(line * 64).cast());
+        }
+    }
+}
+
 /// Whether a panel of such a weight has its way here.
 pub(super) fn fits(of: &Weight, recipe: &Recipe) -> bool {
     let remainder = match of.format {
@@ -77,38 +94,77 @@ pub(super) fn fits(of: &Weight, recipe: &Recipe) -> bool {
 /// # Safety
 /// AVX-512 is there, `fits` said yes, and nobody else touches what the panel points to.
 pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<'_>) -> Tally {
-    let recipe = moving.step.recipe;
+    let (recipe, step) = (moving.step.recipe, &moving.step.adamw);
+    let plain = step.decay == 0.0 && step.limit == f32::INFINITY;
     // SAFETY: by the caller's promise.
     unsafe {
-        match (format, recipe.weight, recipe.table) {
-            (WeightFormat::Int8, _, TableRemainder::None) => units::<true, 0>(panel, moving),
-            (WeightFormat::Int8, _, _) => units::<true, 4>(panel, moving),
-            (_, Remainder::Byte, _) => units::<false, 8>(panel, moving),
-            (_, Remainder::Nibble, _) => units::<false, 4>(panel, moving),
+        match (format, recipe.weight, recipe.table, plain) {
+            (WeightFormat::Int8, _, TableRemainder::None, true) => units::<true, 0, true>(panel, moving),
+            (WeightFormat::Int8, _, TableRemainder::None, false) => units::<true, 0, false>(panel, moving),
+            (WeightFormat::Int8, _, _, true) => units::<true, 4, true>(panel, moving),
+            (WeightFormat::Int8, _, _, false) => units::<true, 4, false>(panel, moving),
+            (_, Remainder::Byte, _, true) => units::<false, 8, true>(panel, moving),
+            (_, Remainder::Byte, _, false) => units::<false, 8, false>(panel, moving),
+            (_, Remainder::Nibble, _, true) => units::<false, 4, true>(panel, moving),
+            (_, Remainder::Nibble, _, false) => units::<false, 4, false>(panel, moving),
         }
     }
 }
 
+/// What moves the weights of a block of sixteen columns.
+struct Moves<'a> {
+    ratio: &'a [__m512; 16],
+    luck: &'a Words,
+    step: &'a adamw::Step,
+}
+
+impl Moves<'_> {
+    /// Where weights of `k` come to lie, both in 2^-16 of a unit: `units::position`, but that what is too far
+    /// wraps around, to where nothing stays. `times` is the size in these units.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn position<const PLAIN: bool>(
+        &self,
+        k: __m512i,
+        column: usize,
+        times: __m512,
+        farthest: &mut __m512i,
+    ) -> __m512i {
+        let mut t = _mm512_mul_ps(self.ratio[column], times);
+        if !PLAIN {
+            t = _mm512_sub_ps(t, _mm512_mul_ps(_mm512_set1_ps(self.step.decay), _mm512_cvtepi32_ps(k)));
+        }
+        let position = _mm512_add_epi32(k, _mm512_cvtps_epi32(t));
+        *farthest = _mm512_max_epu32(*farthest, _mm512_abs_epi32(position));
+        position
+    }
+}
+
+/// The step is `PLAIN` if it has neither decay nor clip.
+///
 /// # Safety
 /// As [`learn`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn units<const TABLE: bool, const BITS: u32>(panel: &Panel, moving: &Moving<'_>) -> Tally {
+unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
+    panel: &Panel,
+    moving: &Moving<'_>,
+) -> Tally {
     let (step, width) = (&moving.step.adamw, panel.width);
     let luck = Luck::new(moving.draws.key(), panel.first, width as u64);
-    let own = moving.step.average.fresh.sqrt();
-    let mut division = Division { rows: roots(&panel.rows), own, squares: [_mm512_setzero_ps(); 16] };
+    let rows = _mm512_mul_ps(roots(&panel.rows), _mm512_set1_ps(step.per_root));
+    let mut division = Division { rows, own: moving.step.own_root(), squares: [_mm512_setzero_ps(); 16] };
     let (remainder_stride, moment_stride) = (width * BITS as usize / 8, width / 2 + width / BLOCK);
     let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
     let (zero, low_byte) = (_mm512_setzero_si512(), _mm512_set1_epi32(255));
     let (mut tally, mut changed) = (Tally::default(), zero);
-    let (mut codes, mut rests, mut g, mut own) = ([zero; 8], [zero; 16], [zero; 16], [zero; 16]);
+    let (mut codes, mut rests, mut g, mut drawn) = ([zero; 8], [zero; 16], [zero; 16], [zero; 4]);
     let (mut m, mut ratio) = ([_mm512_setzero_ps(); 16], [_mm512_setzero_ps(); 16]);
     for unit in 0..width / UNIT {
         // SAFETY: a unit of the panel, and the parts of its rows that belong to it.
         unsafe {
             let weights = panel.weights.add(unit * unit_bytes);
             let moments = panel.moments.add(unit * UNIT / 2);
-            let scales = panel.moments.add(width / 2 + unit * UNIT / BLOCK);
+            let scale_plane = panel.moments.add(width / 2 + unit * UNIT / BLOCK);
             let remainders = panel.remainders.add(unit * UNIT * BITS as usize / 8);
             let gradient = panel.gradient.add(unit * UNIT);
             if unit + 1 < width / UNIT {
@@ -119,7 +175,7 @@ unsafe fn units<const TABLE: bool, const BITS: u32>(panel: &Panel, moving: &Movi
                 }
             }
             turn::load_eight(moments, moment_stride, &mut codes);
-            let mut scale_bytes = turn::load_one(scales, moment_stride);
+            let mut scale_bytes = turn::load_one(scale_plane, moment_stride);
             match BITS {
                 8 => turn::load_sixteen(remainders, remainder_stride, &mut rests),
                 4 => turn::load_eight(remainders, remainder_stride, &mut rests[..8]),
@@ -131,21 +187,25 @@ unsafe fn units<const TABLE: bool, const BITS: u32>(panel: &Panel, moving: &Movi
                 turn::load_sixteen(gradient.add(block * BLOCK).cast(), 4 * width, &mut g);
                 let moment = &mut codes[2 * block..2 * block + 2];
                 let (scale, divisors) = (_mm512_and_si512(scale_bytes, low_byte), (&mut division, profile));
-                let largest = moment::follow(moment, scale, &g, divisors, step, (&mut m, &mut ratio));
-                luck.block(column, &mut own);
-                let scale = moment::keep(moment, &m, largest, &own);
+                let amax = moment::follow::<PLAIN>(moment, scale, &g, divisors, step, (&mut m, &mut ratio));
+                let scales = moment::scales(amax);
+                luck.block(column, &mut drawn);
+                let rests = &mut rests[block * BITS as usize / 2..][..BITS as usize / 2];
+                let moves = Moves { ratio: &ratio, luck: &drawn, step };
+                let (part, kept) = match TABLE {
+                    true => int8::block::<BITS, PLAIN>(weights, block, rests, &moves),
+                    false => {
+                        nvfp4::block::<BITS, PLAIN>(weights, block, rests, panel.global, &moves, &mut changed)
+                    }
+                };
+                tally.add(part);
+                let scale = moment::keep(moment, &m, (amax, scales), &drawn, kept);
                 // The bytes of four blocks: each new one goes to the upper end, in the end all lie as they did.
                 scale_bytes =
                     _mm512_or_si512(_mm512_srli_epi32::<8>(scale_bytes), _mm512_slli_epi32::<24>(scale));
-                let rests = &mut rests[block * BITS as usize / 2..][..BITS as usize / 2];
-                let moves = (&ratio, &own, step);
-                tally.add(match TABLE {
-                    true => int8::block::<BITS>(weights, block, rests, moves, &mut changed),
-                    false => nvfp4::block::<BITS>(weights, block, rests, panel.global, moves, &mut changed),
-                });
             }
             turn::store_eight(moments, moment_stride, &codes);
-            turn::store_one(scales, moment_stride, scale_bytes);
+            turn::store_one(scale_plane, moment_stride, scale_bytes);
             match BITS {
                 8 => turn::store_sixteen(remainders, remainder_stride, &mut rests),
                 4 => turn::store_eight(remainders, remainder_stride, &rests[..8]),
@@ -186,6 +246,20 @@ fn prefetch<const LINES: usize>(from: *const u8, stride: usize) {
     }
 }
 
+/// Bits of `yes` where those of the mask are set, of `no` elsewhere.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn select(mask: __m512i, yes: __m512i, no: __m512i) -> __m512i {
+    _mm512_ternarylogic_epi32::<0xCA>(mask, yes, no)
+}
+
+/// Lanes from `first` to `last`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn within(x: __m512i, first: i32, last: i32) -> u16 {
+    _mm512_cmple_epu32_mask(_mm512_sub_epi32(x, _mm512_set1_epi32(first)), _mm512_set1_epi32(last - first))
+}
+
 /// The dwords of a register.
 #[inline(always)]
 fn words(of: &__m512i) -> &[u32; 16] {
@@ -198,16 +272,6 @@ fn words(of: &__m512i) -> &[u32; 16] {
 fn words_mut(of: &mut __m512i) -> &mut [u32; 16] {
     // SAFETY: as above.
     unsafe { &mut *std::ptr::from_mut(of).cast() }
-}
-
-/// One lane of sixteen registers.
-#[inline(always)]
-fn lane(of: &[__m512i; 16], lane: usize) -> [u32; 16] {
-    let mut out = [0; 16];
-    for (out, of) in out.iter_mut().zip(of) {
-        *out = words(of)[lane];
-    }
-    out
 }
 
 /// One lane of sixteen registers of f32.

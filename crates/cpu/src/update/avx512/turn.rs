@@ -111,13 +111,8 @@ pub(super) unsafe fn store_eight(to: *mut u8, stride: usize, columns: &[__m512i]
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn load_one(from: *const u8, stride: usize) -> __m512i {
-    let mut out = [0u32; 16];
-    for (row, out) in out.iter_mut().enumerate() {
-        // SAFETY: by the caller's promise.
-        *out = unsafe { from.add(row * stride).cast::<u32>().read_unaligned() };
-    }
-    // SAFETY: sixteen dwords.
-    unsafe { _mm512_loadu_si512(out.as_ptr().cast()) }
+    // SAFETY: by the caller's promise.
+    unsafe { _mm512_i32gather_epi32::<1>(offsets(stride), from.cast()) }
 }
 
 /// Puts back what [`load_one`] took.
@@ -127,8 +122,14 @@ pub(super) unsafe fn load_one(from: *const u8, stride: usize) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn store_one(to: *mut u8, stride: usize, values: __m512i) {
-    for (row, value) in super::words(&values).iter().enumerate() {
-        // SAFETY: by the caller's promise.
-        unsafe { to.add(row * stride).cast::<u32>().write_unaligned(*value) };
-    }
+    // SAFETY: by the caller's promise.
+    unsafe { _mm512_i32scatter_epi32::<1>(to.cast(), offsets(stride), values) };
+}
+
+/// Where the rows begin, in bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn offsets(stride: usize) -> __m512i {
+    let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    _mm512_mullo_epi32(numbers, _mm512_set1_epi32(stride as i32))
 }

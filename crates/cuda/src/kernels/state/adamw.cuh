@@ -1,4 +1,4 @@
-// `state::adamw`: the move of a weight, in f32, element by element.
+// `state::adamw` and `state::Push`: the move of a weight, in f32, element by element.
 #pragma once
 #include "units.cuh"
 
@@ -10,15 +10,37 @@ struct Step {
     float size, per_root, eps, decay, limit, correction;
 };
 
-DEVICE float ratio_of(const Step& step, float m, float root) {
-    float free = m / (root * step.per_root + step.eps);
-    float low = free < -step.limit ? -step.limit : free;
-    return low > step.limit ? step.limit : low;
-}
 
-DEVICE void delta_of(const Step& step, const float (&ratio)[BLOCK], const float (&w)[BLOCK],
-                     float (&delta)[BLOCK]) {
-    UNROLL for (int i = 0; i < BLOCK; i++) delta[i] = -(step.size * ratio[i]) - step.decay * w[i];
+// What sixteen weights are moved by: size * along[i] - decay * w[i].
+struct Push {
+    float along[BLOCK];
+    float size, decay;
+
+    DEVICE void values(const float (&w)[BLOCK], float (&delta)[BLOCK]) const {
+        UNROLL for (int i = 0; i < BLOCK; i++) delta[i] = size * along[i] - decay * w[i];
+    }
+
+    // Where weights of k units come to lie, in 2^-FRACTION of a unit.
+    template <int FRACTION>
+    DEVICE void positions(const int (&k)[BLOCK], float unit, int (&positions)[BLOCK]) const {
+        float times = size / unit;
+        UNROLL for (int i = 0; i < BLOCK; i++)
+            positions[i] = position<FRACTION>(k[i], along[i] * times - decay * float_of_units(k[i]));
+    }
+};
+
+// Along moments over roots, which are corrected already.
+DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&roots)[BLOCK]) {
+    Push push;
+    push.size = -step.size, push.decay = step.decay;
+    UNROLL for (int i = 0; i < BLOCK; i++) push.along[i] = m[i] / (roots[i] + step.eps);
+    if (step.limit < __uint_as_float(0x7F800000)) {
+        UNROLL for (int i = 0; i < BLOCK; i++) {
+            float low = push.along[i] < -step.limit ? -step.limit : push.along[i];
+            push.along[i] = low > step.limit ? step.limit : low;
+        }
+    }
+    return push;
 }
 
 // The sum of the squares of a row's moves, in whole numbers.

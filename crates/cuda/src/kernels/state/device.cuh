@@ -15,6 +15,9 @@ namespace state {
 // Values that share one scale.
 constexpr int BLOCK = 16;
 
+// Where the counters of a call are, in the order of tallies.rs.
+enum { CHANGED, RESCALED, SATURATED, REFUSED, SQUARES };
+
 // What an update did, as `Tally`, its squares apart.
 struct Tally {
     u32 changed, rescaled, saturated, refused;

@@ -1,4 +1,4 @@
-// `state::draw`: Philox4x32-10. The key is made on the host, by (seed, step, tensor, purpose).
+// `state::draw`: Philox4x32 of seven rounds. The key is made on the host, by (seed, step, tensor, purpose).
 #pragma once
 #include "device.cuh"
 
@@ -11,7 +11,7 @@ struct Draws {
 DEVICE void philox(u64 counter, Draws draws, u32 (&words)[4]) {
     u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = 0, c3 = 0;
     u32 k0 = draws.key[0], k1 = draws.key[1];
-    UNROLL for (int round = 0; round < 10; round++) {
+    UNROLL for (int round = 0; round < 7; round++) {
         u32 high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
         u32 high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
         c0 = high1 ^ c1 ^ k0;
@@ -33,18 +33,29 @@ DEVICE void draw_block(Draws draws, u64 first, u32 (&words)[BLOCK]) {
     }
 }
 
-// Two decisions for each: one word serves a pair, whose other half is each other's.
-DEVICE void draw_pairs(Draws draws, u64 first, u32 (&own)[BLOCK], u32 (&other)[BLOCK]) {
-    UNROLL for (int eight = 0; eight < 2; eight++) {
-        u32 four[4];
-        philox(first / 8 + eight, draws, four);
-        UNROLL for (int pair = 0; pair < 4; pair++) {
-            u32 word = four[pair], turned = word << 16 | word >> 16;
-            int even = 8 * eight + 2 * pair;
-            own[even] = turned, own[even + 1] = word;
-            other[even] = word, other[even + 1] = turned;
-        }
+// Two decisions for each of sixteen elements, four of which share a word: its bytes, turned so that another one
+// is on top for each.
+struct Pairs {
+    u32 words[4];
+
+    DEVICE u32 turned(int i, int bytes) const {
+        int by = 8 * ((i + bytes) % 4);
+        return words[i / 4] << (32 - by) % 32 | words[i / 4] >> by;
     }
+};
+
+// What rounds the weights, and what rounds the moments.
+struct Own : Pairs {
+    DEVICE u32 operator[](int i) const { return turned(i, 2); }
+};
+struct Other : Pairs {
+    DEVICE u32 operator[](int i) const { return turned(i, 0); }
+};
+
+DEVICE Pairs draw_pairs(Draws draws, u64 first) {
+    Pairs pairs;
+    philox(first / BLOCK, draws, pairs.words);
+    return pairs;
 }
 
 } // namespace state

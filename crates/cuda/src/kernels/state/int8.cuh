@@ -1,6 +1,6 @@
 // `state::int8`: a block of 8-bit codes with remainders under a sticky power of two.
 #pragma once
-#include "units.cuh"
+#include "adamw.cuh"
 
 namespace state {
 
@@ -10,15 +10,11 @@ template <int BITS> struct Int8 {
     u8 scale;
 
     static constexpr int HALF = (1 << BITS) >> 1; // of a code, in units
+    static constexpr int LEAST = 48 << BITS;
     static constexpr int LIMIT = (127 << BITS) + (BITS > 0 ? HALF - 1 : 0);
 
     DEVICE int units(int i) const {
         return signed_byte(codes, i) * (1 << BITS) + rest_of<BITS>(rest, i);
-    }
-
-    DEVICE void values(float (&w)[BLOCK]) const {
-        float code = e8m0(scale);
-        UNROLL for (int i = 0; i < BLOCK; i++) w[i] = (float)units(i) / (float)(1 << BITS) * code;
     }
 
     // The old exponent while it serves.
@@ -26,37 +22,54 @@ template <int BITS> struct Int8 {
         float code = e8m0(scale);
         u8 chosen = exponent_for(amax);
         float most = (float)LIMIT / (float)(1 << BITS) * code;
-        bool leaves = (amax > most && chosen > scale) || (amax < 48.0f * code && chosen < scale);
+        bool leaves = (amax > most && chosen > scale) || (amax < (float)LEAST / (float)(1 << BITS) * code && chosen < scale);
         return leaves ? chosen : scale;
     }
 
-    // w += delta, where w are its values.
-    DEVICE void update(const float (&w)[BLOCK], const float (&delta)[BLOCK], const u32 (&luck)[BLOCK],
-                              Tally& tally) {
-        if (!any(delta)) return;
-        float moved[BLOCK];
+    // The exponent and the whole units of a block whose exponent may change; false where it stays as it is.
+    template <class Luck>
+    DEVICE bool in_values(const int (&k)[BLOCK], const Push& push, const Luck& luck, u8& chosen, int (&now)[BLOCK],
+                          Tally& tally) const {
+        float code = e8m0(scale), w[BLOCK], delta[BLOCK], moved[BLOCK];
+        UNROLL for (int i = 0; i < BLOCK; i++) w[i] = float_of_units(k[i]) / (float)(1 << BITS) * code;
+        push.values(w, delta);
+        if (!any(delta)) return false;
         UNROLL for (int i = 0; i < BLOCK; i++) moved[i] = w[i] + delta[i];
         u32 largest = largest_bits(moved);
         if (largest >= 0x7F800000) {
             tally.refused += 1;
-            return;
+            return false;
         }
-        u8 chosen = next_scale(__uint_as_float(largest));
+        chosen = next_scale(__uint_as_float(largest));
         bool kept = chosen == scale;
         float per_code = inverse_power_of_two(chosen);
-        u32 new_codes[4] = {}, new_rest[REST<BITS>] = {};
         UNROLL for (int i = 0; i < BLOCK; i++) {
             // Under the old scale only the update is rounded: what is stored is whole already.
-            int origin = kept ? units(i) : 0;
             float t = hold((kept ? delta[i] : moved[i]) * per_code * (float)(1 << BITS));
-            int wanted = origin + stochastic(t, luck[i]), now = clamped(wanted, -LIMIT, LIMIT);
-            int code = (now + HALF) >> BITS;
-            tally.saturated += now != wanted;
+            int wanted = (kept ? k[i] : 0) + stochastic(t, luck[i]);
+            now[i] = clamped(wanted, -LIMIT, LIMIT);
+            tally.saturated += now[i] != wanted;
+        }
+        return true;
+    }
+
+    template <class Luck> DEVICE void update(const Push& push, const Luck& luck, Tally& tally) {
+        constexpr int FRACTION = BITS == 8 ? 12 : 16; // the units of a byte leave fewer bits below them
+        int k[BLOCK], positions[BLOCK], now[BLOCK];
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units(i);
+        push.positions<FRACTION>(k, e8m0(scale) / (float)(1 << BITS), positions);
+        int far = farthest(positions);
+        u8 chosen = scale;
+        if (far >= LEAST << FRACTION && far <= LIMIT << FRACTION) settle<FRACTION>(positions, luck, now);
+        else if (!in_values(k, push, luck, chosen, now, tally)) return;
+        u32 new_codes[4] = {}, new_rest[REST<BITS>] = {};
+        UNROLL for (int i = 0; i < BLOCK; i++) {
+            int code = (now[i] + HALF) >> BITS;
             tally.changed += code != signed_byte(codes, i);
             put_byte(new_codes, i, code);
-            put_rest<BITS>(new_rest, i, now - code * (1 << BITS));
+            put_rest<BITS>(new_rest, i, now[i] - code * (1 << BITS));
         }
-        tally.rescaled += !kept;
+        tally.rescaled += chosen != scale;
         UNROLL for (int i = 0; i < 4; i++) codes[i] = new_codes[i];
         UNROLL for (int i = 0; i < REST<BITS>; i++) rest[i] = new_rest[i];
         scale = chosen;

@@ -15,7 +15,7 @@ DEVICE bool advance_f32(float (&w)[BLOCK], const float (&delta)[BLOCK]) {
 }
 
 // The same for numbers that bf16 holds, rounded by `luck`.
-DEVICE bool advance_bf16(float (&w)[BLOCK], const float (&delta)[BLOCK], const u32 (&luck)[BLOCK]) {
+template <class Luck> DEVICE bool advance_bf16(float (&w)[BLOCK], const float (&delta)[BLOCK], const Luck& luck) {
     float sums[BLOCK];
     UNROLL for (int i = 0; i < BLOCK; i++) sums[i] = w[i] + delta[i];
     if (largest_bits(sums) >= 0x7F7F0000) return false;

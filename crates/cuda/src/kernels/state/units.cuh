@@ -21,9 +21,37 @@ DEVICE int stochastic(float t, u32 bits) {
     return (int)__float_as_uint(shifted) - SHIFT_BITS + ((part + (int)(bits >> 16)) >> 16);
 }
 
-DEVICE float hold(float t) {
-    t = t > -FAR ? t : -FAR;
-    return t < FAR ? t : FAR;
+// NaN becomes `-far`.
+DEVICE float hold(float t, float far = FAR) {
+    return fminf(fmaxf(t, -far), far);
+}
+
+// Exact for fewer than 2^22 units.
+DEVICE float float_of_units(int k) {
+    return __uint_as_float((u32)(k + SHIFT_BITS)) - SHIFT;
+}
+
+// k + t in 2^-FRACTION of a unit, to nearest; what is far, or NaN, comes to lie far outside every range.
+template <int FRACTION> DEVICE int position(int k, float t) {
+    t = hold(t, (float)(1 << (29 - FRACTION)));
+    float shifted = t + SHIFT;
+    // The difference is exact, and so is its product with a power of two.
+    int part = (int)__float_as_uint(__fmaf_rn(t - (shifted - SHIFT), (float)(1 << FRACTION), SHIFT)) - SHIFT_BITS;
+    return (k + (int)__float_as_uint(shifted) - SHIFT_BITS) * (1 << FRACTION) + part;
+}
+
+// Whole units of positions, rounded down or up as the upper bits of `luck` decide.
+template <int FRACTION, class Luck>
+DEVICE void settle(const int (&positions)[BLOCK], const Luck& luck, int (&k)[BLOCK]) {
+    UNROLL for (int i = 0; i < BLOCK; i++)
+        k[i] = (positions[i] + (int)(luck[i] >> (32 - FRACTION))) >> FRACTION;
+}
+
+// The farthest of positions from zero.
+DEVICE int farthest(const int (&positions)[BLOCK]) {
+    int far = 0;
+    UNROLL for (int i = 0; i < BLOCK; i++) far = max(far, positions[i] < 0 ? -positions[i] : positions[i]);
+    return far;
 }
 
 // The bits of the largest magnitude: 0x7F800000 or more when a number is not finite.
@@ -79,10 +107,9 @@ DEVICE u8 to_e4m3(float a) {
     return (u8)(((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - (120 << 3));
 }
 
-// Magnitude of an E2M1 code in halves: 0 1 2 3 4 6 8 12.
+// Magnitude of an E2M1 code in halves, 0 1 2 3 4 6 8 12: one byte of eight.
 DEVICE int halves(u32 code) {
-    u32 m = code & 7;
-    return (int)(m + (m >= 5) + (m >= 6) + 3 * (m >= 7));
+    return (int)__byte_perm(0x03020100, 0x0C080604, code & 7);
 }
 
 DEVICE u32 nibble(const u32* words, int i) {
@@ -99,6 +126,18 @@ DEVICE void put_nibble(u32* words, int i, u32 value) {
 
 DEVICE void put_byte(u32* words, int i, int value) {
     words[i / 4] |= ((u32)value & 255) << (8 * (i % 4));
+}
+
+// Codes whose magnitudes are the three bits above bit 22, as an f32 below 2^-123 has them, and whose signs are the top
+// bits. Two that lie four nibbles apart are joined at once.
+DEVICE void pack_tops(const u32 (&tops)[BLOCK], u32 (&codes)[2]) {
+    UNROLL for (int word = 0; word < 2; word++) {
+        codes[word] = 0;
+        UNROLL for (int i = 0; i < 4; i++) {
+            u32 two = __byte_perm(tops[8 * word + i], tops[8 * word + i + 4], 0x7632);
+            codes[word] |= ((two >> 6 & 0x00070007) | (two >> 12 & 0x00080008)) << 4 * i;
+        }
+    }
 }
 
 DEVICE u32 nibbles_changed(const u32* old, const u32* now) {

@@ -1,6 +1,6 @@
 // `state::weight`: a block of NVFP4 codes with remainders under a sticky scale.
 #pragma once
-#include "units.cuh"
+#include "adamw.cuh"
 
 namespace state {
 
@@ -17,11 +17,6 @@ template <int BITS> struct Nvfp4 {
         return code & 8 ? -along : along;
     }
 
-    DEVICE void values(float global, float (&w)[BLOCK]) const {
-        float unit = e4m3(scale) / (float)ONE;
-        UNROLL for (int i = 0; i < BLOCK; i++) w[i] = (float)units(i) * unit * global;
-    }
-
     // The old scale while it serves.
     DEVICE u8 next_scale(float amax, float global) const {
         float s = fabsf(e4m3(scale)) * global;
@@ -33,44 +28,82 @@ template <int BITS> struct Nvfp4 {
         return serves ? chosen : scale;
     }
 
-    // Nearest code of k units, and what remains along its sign.
-    static DEVICE u32 split(int k, int& rest) {
-        int a = k < 0 ? -k : k;
-        u32 magnitude = (4 * a > ONE) + (4 * a >= 3 * ONE) + (4 * a > 5 * ONE) + (4 * a >= 7 * ONE) +
-                        (2 * a > 5 * ONE) + (2 * a >= 7 * ONE) + (a >= 5 * ONE);
-        int along = a - halves(magnitude) * (ONE / 2);
-        rest = k < 0 && magnitude == 0 ? -along : along;
-        return magnitude | (k < 0 && magnitude > 0 ? 8 : 0);
+    // The value, in units, of the nearest code of k units; zero has no sign. Codes are apart by half the power of two
+    // below them, from one block scale on, so adding enough of that power rounds to them, ties to even.
+    static DEVICE float nearest_code(float k) {
+        constexpr float SMALL = 1.0f / 8192.0f / ONE, ENOUGH = 6291456.0f;
+        float power = fmaxf(__uint_as_float(__float_as_uint(k) & 0x7F800000), (float)ONE);
+        // Five goes to six: from four on, a number counts as a 4096th more.
+        float more = __fmaf_rn(fmaxf(power, 2.0f * ONE), SMALL, -2.0f * ONE * SMALL);
+        float shifted = __fmaf_rn(power, ENOUGH, __fmaf_rn(k, more, k));
+        return __fmaf_rn(power, -ENOUGH, shifted);
     }
 
-    // w += delta, where w are its values.
-    DEVICE void update(float global, const float (&w)[BLOCK], const float (&delta)[BLOCK],
-                              const u32 (&luck)[BLOCK], Tally& tally) {
-        if (!any(delta)) return;
-        float moved[BLOCK];
+    // Nearest codes of k units, and what remains along their signs.
+    static DEVICE void split(const int (&k)[BLOCK], u32 (&codes)[2], u32 (&rest)[REST<BITS>]) {
+        u32 tops[BLOCK];
+        UNROLL for (int i = 0; i < BLOCK; i++) {
+            float units = float_of_units(k[i]), code = nearest_code(units);
+            float along = __uint_as_float(__float_as_uint(units - code) ^ (__float_as_uint(code) & 0x80000000));
+            put_rest<BITS>(rest, i, (int)__float_as_uint(along + SHIFT));
+            tops[i] = __float_as_uint(code * __uint_as_float(1u << (24 - BITS)));
+        }
+        pack_tops(tops, codes);
+    }
+
+    // Whether the scale stays under a block whose farthest position is this: near six or four.
+    static DEVICE bool stays(int farthest) {
+        constexpr int half = ONE << 15;
+        int from_six = farthest - 12 * half, from_four = farthest - 8 * half;
+        return (from_six >= -half && from_six <= half) || (from_four >= -half && from_four <= half);
+    }
+
+    // The scale and the whole units of a block whose scale may change; false where it stays as it is.
+    template <class Luck>
+    DEVICE bool in_values(const int (&k)[BLOCK], float global, const Push& push, const Luck& luck, u8& chosen,
+                          int (&now)[BLOCK], Tally& tally) const {
+        float unit = e4m3(scale) / (float)ONE, w[BLOCK], delta[BLOCK], moved[BLOCK];
+        UNROLL for (int i = 0; i < BLOCK; i++) w[i] = float_of_units(k[i]) * unit * global;
+        push.values(w, delta);
+        if (!any(delta)) return false;
         UNROLL for (int i = 0; i < BLOCK; i++) moved[i] = w[i] + delta[i];
         u32 largest = largest_bits(moved);
         if (largest >= 0x7F800000) {
             tally.refused += 1;
-            return;
+            return false;
         }
-        u8 chosen = next_scale(__uint_as_float(largest), global);
+        chosen = next_scale(__uint_as_float(largest), global);
         bool kept = chosen == scale;
         float per_tensor = 1.0f / global, per_unit = (float)ONE / e4m3(chosen);
         constexpr int limit = 7 * ONE - 1;
-        u32 new_codes[2] = {}, new_rest[REST<BITS>] = {};
         UNROLL for (int i = 0; i < BLOCK; i++) {
             // Under the old scale only the update is rounded: what is stored is whole already.
-            int k = units(i), origin = kept ? k : 0;
             float t = hold((kept ? delta[i] : moved[i]) * per_tensor * per_unit);
-            int wanted = origin + stochastic(t, luck[i]), now = clamped(wanted, -limit, limit);
-            tally.saturated += now != wanted;
-            bool stays = kept && now == k;
-            int rest_now;
-            u32 code = split(now, rest_now);
-            put_nibble(new_codes, i, stays ? nibble(codes, i) : code);
-            put_rest<BITS>(new_rest, i, stays ? rest_of<BITS>(rest, i) : rest_now);
+            int wanted = (kept ? k[i] : 0) + stochastic(t, luck[i]);
+            now[i] = clamped(wanted, -limit, limit);
+            tally.saturated += now[i] != wanted;
         }
+        return true;
+    }
+
+    template <class Luck> DEVICE void update(float global, const Push& push, const Luck& luck, Tally& tally) {
+        int k[BLOCK], positions[BLOCK], now[BLOCK];
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units(i);
+        push.positions<16>(k, e4m3(scale) / (float)ONE * global, positions);
+        u8 chosen = scale;
+        if (stays(farthest(positions))) settle<16>(positions, luck, now);
+        else if (!in_values(k, global, push, luck, chosen, now, tally)) return;
+        bool kept = chosen == scale;
+        u32 new_codes[2] = {}, new_rest[REST<BITS>] = {}, same_codes[2] = {}, same_rest[REST<BITS>] = {};
+        split(now, new_codes, new_rest);
+        // What has not moved keeps its bits, however they are spelled.
+        UNROLL for (int i = 0; i < BLOCK; i++) {
+            int same = kept && now[i] == k[i] ? -1 : 0;
+            put_nibble(same_codes, i, same);
+            put_rest<BITS>(same_rest, i, same);
+        }
+        UNROLL for (int i = 0; i < 2; i++) new_codes[i] ^= (new_codes[i] ^ codes[i]) & same_codes[i];
+        UNROLL for (int i = 0; i < REST<BITS>; i++) new_rest[i] ^= (new_rest[i] ^ rest[i]) & same_rest[i];
         tally.changed += nibbles_changed(codes, new_codes);
         tally.rescaled += !kept;
         UNROLL for (int i = 0; i < 2; i++) codes[i] = new_codes[i];

@@ -1,6 +1,6 @@
 //! One block of a weight that learns: its units, the split into code and remainder, the sticky scale.
 
-use super::super::{BLOCK, Tally, units};
+use super::super::{BLOCK, Push, Tally, units};
 use crate::e4m3;
 
 /// The bytes of one block.
@@ -55,33 +55,28 @@ pub fn import_block<const BITS: u32>(
     units::write::<BITS>(&rest, remainder);
 }
 
-/// w += delta, rounded by `bits`; see the module for the rules.
+/// Moves the weights, rounded by `bits`; see the module for the rules.
 #[inline(always)]
 pub fn update_block<const BITS: u32>(
     block: Block<'_>,
     tensor_scale: f32,
-    delta: &[f32; BLOCK],
+    push: &Push<'_>,
     bits: &[u32; BLOCK],
 ) -> Tally {
-    if !units::any(delta) {
-        return Tally::default();
-    }
     let old_codes = units::unpack(block.codes);
     let old_rest = units::read::<BITS>(block.remainder);
     let k = join::<BITS>(&old_codes, &old_rest);
-    let mut w = values::<BITS>(&k, *block.scale, tensor_scale);
-    for (w, delta) in w.iter_mut().zip(delta) {
-        *w += delta;
-    }
-    let largest = units::largest_bits(&w);
-    if largest >= 0x7F80_0000 {
-        return Tally { refused: 1, ..Tally::default() };
-    }
-    let scale = next_scale(*block.scale, f32::from_bits(largest), tensor_scale);
+    let unit = e4m3::decode(*block.scale) / per_one::<BITS>() as f32 * tensor_scale;
+    let positions = push.positions::<16>(&k, unit);
+    let (scale, new, saturated) = if stays::<BITS>(units::farthest(&positions)) {
+        (*block.scale, units::settle::<16>(&positions, bits), 0)
+    } else {
+        match in_values::<BITS>(&k, *block.scale, tensor_scale, push, bits) {
+            Ok(moved) => moved,
+            Err(tally) => return tally,
+        }
+    };
     let kept = scale == *block.scale;
-    // Under the old scale only the update is rounded: what is stored is whole already.
-    let (origin, moves) = if kept { (k, *delta) } else { ([0; BLOCK], w) };
-    let (new, saturated) = advance::<BITS>(&origin, &moves, scale, tensor_scale, bits);
     let (mut codes, mut rest) = split::<BITS>(&new);
     for i in 0..BLOCK {
         let stays = kept && new[i] == k[i];
@@ -93,6 +88,43 @@ pub fn update_block<const BITS: u32>(
     (*block.codes, *block.scale) = (packed, scale);
     units::write::<BITS>(&rest, block.remainder);
     Tally { changed, rescaled: u64::from(!kept), saturated, ..Tally::default() }
+}
+
+/// Whether the scale stays under a block whose farthest position is this: near six or four.
+#[inline(always)]
+fn stays<const BITS: u32>(farthest: i32) -> bool {
+    let half = per_one::<BITS>() << 15;
+    let near = |code: i32| (farthest - 2 * code * half).abs() <= half;
+    near(6) || near(4)
+}
+
+/// The scale and the whole units of a block whose scale may change, and how many were held; or what there is
+/// to tell of a block that stays as it is.
+#[inline(always)]
+fn in_values<const BITS: u32>(
+    k: &[i32; BLOCK],
+    old: u8,
+    tensor_scale: f32,
+    push: &Push<'_>,
+    bits: &[u32; BLOCK],
+) -> Result<(u8, [i32; BLOCK], u64), Tally> {
+    let mut w = values::<BITS>(k, old, tensor_scale);
+    let delta = push.values(&w);
+    if !units::any(&delta) {
+        return Err(Tally::default());
+    }
+    for (w, delta) in w.iter_mut().zip(&delta) {
+        *w += delta;
+    }
+    let largest = units::largest_bits(&w);
+    if largest >= 0x7F80_0000 {
+        return Err(Tally { refused: 1, ..Tally::default() });
+    }
+    let scale = next_scale(old, f32::from_bits(largest), tensor_scale);
+    // Under the old scale only the update is rounded: what is stored is whole already.
+    let (origin, moves) = if scale == old { (*k, delta) } else { ([0; BLOCK], w) };
+    let (new, saturated) = advance::<BITS>(&origin, &moves, scale, tensor_scale, bits);
+    Ok((scale, new, saturated))
 }
 
 /// U: units in one block scale.

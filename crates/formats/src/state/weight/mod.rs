@@ -11,14 +11,14 @@
 //! where half the gap is U units.
 //!
 //! **Round first, then split.** An update moves k by delta / (s / U), rounded stochastically to whole
-//! units, and the new k is split into the nearest code and what remains. Ties go to the even code, as
+//! units (a weight decays by its share of k: no value is computed while the scale stays), and the new k is split into the nearest code and what remains. Ties go to the even code, as
 //! in `e2m1`, but 5 goes to 6: 4 would need r = +U. Since r counts along the sign of the code,
 //! splitting -k gives the negated halves of splitting k; were r a plain summand, -5 would have to go
 //! to -4, and the plane would lean to the positive side. A code whose magnitude is zero is written 0,
 //! with the sign in r. An element whose k stays keeps its bytes, whatever spelling they have.
 //!
 //! **The scale is sticky.** It is kept while the largest |w| of the block lies within s / 2 of 6 s or of
-//! 4 s. Otherwise it becomes the nearest E4M3 of largest / 6, clamped to [2^-6, 448], which puts the
+//! 4 s, where w is not rounded yet and counts in units of s / U / 2^16: luck decides nothing. Otherwise it becomes the nearest E4M3 of largest / 6, clamped to [2^-6, 448], which puts the
 //! largest at 5.6 to 6.4; then all sixteen are rounded stochastically in the new units, at once
 //! with the update. A scale is only raised by what is too large and only lowered by what is too
 //! small, so a block at either end of E4M3 keeps its scale. Around 4, since `FourOverSix` and `Search`
@@ -39,7 +39,7 @@
 mod block;
 
 use super::draw::{Draws, each_moving_block};
-use super::{BLOCK, Tally, units};
+use super::{BLOCK, Push, Tally, units};
 use crate::{e4m3, nvfp4};
 
 pub use block::{Block, decode_block, forward_block, import_block, update_block};
@@ -213,6 +213,6 @@ fn update_blocks<const BITS: u32>(
     each_moving_block(draws, first, delta, |index, delta, bits| {
         let remainder = units::part_mut::<BITS>(row.remainders, index);
         let block = Block { codes: &mut codes[index], scale: &mut row.scales[index], remainder };
-        update_block::<BITS>(block, tensor_scale, delta, bits)
+        update_block::<BITS>(block, tensor_scale, &Push::by(delta), bits)
     })
 }

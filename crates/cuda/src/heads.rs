@@ -1,0 +1,58 @@
+//! Norm and rotation of queries and keys, and what goes into the cache, in one launch for the usual widths. See
+//! `ops::heads`.
+
+use halfbyte_ops::{Heads, Keep, Result, Rows, heads};
+
+use crate::Cuda;
+use crate::attend::code;
+use crate::launch::{DevicePtr, Grid, args};
+
+/// Threads of a block: one for each 16th of a head. Small ones, so that few heads keep many multiprocessors busy.
+const THREADS: u32 = 64;
+
+pub(crate) fn forward(
+    cuda: &mut Cuda,
+    queries: Heads,
+    keys: Heads,
+    eps: f32,
+    turns: Rows,
+    keep: Option<Keep<'_>>,
+) -> Result<()> {
+    let head_dim = turns.columns;
+    let kernel = match head_dim {
+        64 => "heads_64",
+        128 => "heads_128",
+        _ => return heads::one_by_one(cuda, queries, keys, eps, turns, keep),
+    };
+    heads::check_shapes(queries, keys, turns, keep)?;
+    let count = |of: Heads| of.out.columns / head_dim;
+    let gain = |of: Heads| of.norm.map_or(Ok(DevicePtr::NULL), |gain| cuda.vector("heads", gain));
+    let (values, cache, format, start, capacity) = match keep {
+        Some(Keep { values, start, cache }) => {
+            let place = cuda.pointer("heads", cache.buffer)?;
+            (cuda.rows("heads", values)?, place, code(cache.format), start, cache.capacity)
+        }
+        None => (DevicePtr::NULL, DevicePtr::NULL, 0, 0, 0),
+    };
+    let arguments = args![
+        cuda.rows("heads", queries.raw)?,
+        gain(queries)?,
+        cuda.rows("heads", queries.out)?,
+        count(queries),
+        cuda.rows("heads", keys.raw)?,
+        gain(keys)?,
+        cuda.rows("heads", keys.out)?,
+        count(keys),
+        cuda.rows("heads", turns)?,
+        turns.rows,
+        eps,
+        values,
+        cache,
+        format,
+        start,
+        capacity
+    ];
+    let kinds = if keep.is_some() { 2 } else { 1 };
+    let all = turns.rows * (count(queries) + kinds * count(keys));
+    cuda.launch(kernel, Grid::each(all * 16, THREADS), arguments)
+}
