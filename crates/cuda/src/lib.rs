@@ -57,6 +57,7 @@ pub struct Device {
     session: Rc<Session>,
     properties: Rc<Properties>,
     library: Option<library::Library>,
+    library_problem: Option<String>,
 }
 
 impl Device {
@@ -71,7 +72,7 @@ impl Device {
             )));
         }
         let session = Session::open(driver, ordinal)?;
-        Ok(Device { kernels: Rc::default(), session, properties, library: None })
+        Ok(Device { kernels: Rc::default(), session, properties, library: None, library_problem: None })
     }
 
     /// What it says of itself.
