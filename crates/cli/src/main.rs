@@ -58,6 +58,7 @@ enum Command {
     Export(commands::export::ExportArgs),
     Bench(commands::bench::BenchArgs),
     Demo(commands::demo::DemoArgs),
+    Doctor(commands::doctor::DoctorArgs),
     /// Print completions for a shell
     #[command(after_help = "Examples:
   halfbyte completions bash > ~/.local/share/bash-completion/completions/halfbyte
@@ -114,6 +115,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Export(args) => commands::export::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Demo(args) => commands::demo::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Arguments::command(), "halfbyte", &mut std::io::stdout());
             Ok(())

@@ -142,6 +142,52 @@ fn libraries() -> Vec<PathBuf> {
     usual_places(&pythons)
 }
 
+/// The sets of kernels that this CPU has, slowest first.
+pub(crate) fn kernels() -> Vec<&'static str> {
+    Isa::ALL.into_iter().filter(|isa| isa.available()).map(Isa::name).collect()
+}
+
+/// A GPU that the driver shows, whether or not it can be used.
+pub(crate) struct Gpu {
+    pub(crate) name: String,
+    pub(crate) capability: (u32, u32),
+    pub(crate) memory: u64,
+    /// Where it can be opened.
+    pub(crate) free: Option<u64>,
+    pub(crate) integrated: bool,
+}
+
+/// What the driver shows.
+pub(crate) struct Gpus {
+    /// 13000 for CUDA 13.0
+    pub(crate) version: u32,
+    pub(crate) devices: Vec<Gpu>,
+}
+
+impl Gpus {
+    /// Asks the driver; or why there is nobody to ask.
+    pub(crate) fn look() -> std::result::Result<Gpus, String> {
+        let look = || -> std::result::Result<Gpus, halfbyte_cuda::DriverError> {
+            let driver = Driver::load()?;
+            let version = driver.version()?;
+            let all: std::result::Result<Vec<_>, _> =
+                (0..driver.devices()?).map(|number| driver.properties(number)).collect();
+            let devices = all?.into_iter().enumerate().map(|(number, found)| Gpu {
+                free: gpu(number as u32)
+                    .ok()
+                    .and_then(|device| device.memory().ok())
+                    .map(|(free, _)| free as u64),
+                name: found.name,
+                capability: found.capability,
+                memory: found.memory as u64,
+                integrated: found.integrated,
+            });
+            Ok(Gpus { version, devices: devices.collect() })
+        };
+        look().map_err(|error| error.to_string())
+    }
+}
+
 /// What computes.
 #[derive(Clone)]
 pub(crate) enum Place {

@@ -14,6 +14,8 @@ use halfbyte_ops::tensor::{BLOCK, KEYS, PANEL, WIDEST_HEAD};
 use halfbyte_ops::{Cache, CacheFormat};
 
 use crate::panel::{decode_bf16, power};
+#[cfg(target_arch = "x86_64")]
+use crate::square::{self, SQUARE, Tile};
 
 /// Which of the two.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +81,45 @@ impl Tiles {
                 for (tile, x) in tiles.zip(x.chunks(PANEL)) {
                     self.write_line(tile, position % KEYS, x);
                 }
+            }
+        }
+    }
+
+    /// Puts 32 positions of one head, whole tiles of a bf16 cache, from rows `stride` values apart.
+    ///
+    /// # Safety
+    /// AVX-512 is there; at `x` lie 32 rows of the head's width, a multiple of 32.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    pub(crate) unsafe fn write_squares(
+        &self,
+        memory: &mut [u8],
+        side: Side,
+        head: usize,
+        position: usize,
+        x: *const f32,
+        stride: usize,
+    ) {
+        let [mut rows, mut tiles] = [[Tile::ZERO; 2]; 2];
+        let memory = &mut memory[self.head(side, head)..];
+        for square in 0..self.width / SQUARE {
+            // SAFETY: by the caller's promise.
+            let rows = unsafe { square::of_values(x.add(square * SQUARE), stride, KEYS, SQUARE, &mut rows) };
+            let places = match side {
+                Side::Keys => {
+                    for (rows, tile) in rows.into_iter().zip(&mut tiles) {
+                        square::turn(rows, tile);
+                    }
+                    let first = position / PANEL;
+                    [first, first + 1].map(|tile| tile * self.key_tile() + square * size_of::<Tile>())
+                }
+                Side::Values => {
+                    square::pair(rows, &mut tiles);
+                    [0, 1].map(|half| self.values_at(position / KEYS, 2 * square + half))
+                }
+            };
+            for (place, tile) in places.into_iter().zip(&mut tiles) {
+                memory[place..][..size_of::<Tile>()].copy_from_slice(tile.bytes());
             }
         }
     }

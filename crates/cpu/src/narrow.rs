@@ -93,6 +93,16 @@ impl NarrowRow {
         }
     }
 
+    /// Columns `16 index..`, all there.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+    pub(crate) fn put_register(&mut self, index: usize, x: std::arch::x86_64::__m512) {
+        let half = &mut self.line(index / 2).as_chunks_mut::<PANEL>().0[index % 2];
+        // SAFETY: 16 values.
+        unsafe { std::arch::x86_64::_mm256_storeu_si256(half.as_mut_ptr().cast(), crate::vector::narrow(x)) };
+    }
+
     #[inline(always)]
     fn put_each(&mut self, first: usize, x: &[f32]) {
         for (at, x) in (first..).zip(x) {

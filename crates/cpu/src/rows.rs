@@ -1,14 +1,17 @@
-//! Ops that go row by row: the reference's own lines, compiled for the instruction set.
+//! Ops that go row by row: the reference's own lines, compiled for the instruction set. Only the
+//! norm that rounds its output is written by hand for AVX-512.
 
+#[cfg(target_arch = "x86_64")]
+use halfbyte_ops::tensor::{PANEL, UNIT};
 use halfbyte_ops::{Result, Rows, Vector, Weight, embed, gated, residual, rms_norm, rope};
 
-use crate::isa::for_isa;
+use crate::isa::{Isa, for_isa};
 use crate::narrow::{NarrowRow, Output, narrow};
 use crate::{Cpu, panel};
 
 for_isa! { fn norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) { rms_norm::forward(x, gain, eps, out) } }
 for_isa! {
-fn norm_narrow(x: &[f32], gain: &[f32], eps: f32, out: &mut NarrowRow) {
+fn norm_narrow_in_lanes(x: &[f32], gain: &[f32], eps: f32, out: &mut NarrowRow) {
     let r = rms_norm::reciprocal_rms(x, eps);
     let mut line = [0.0; 32];
     for (i, (x, gain)) in x.chunks(32).zip(gain.chunks(32)).enumerate() {
@@ -19,6 +22,30 @@ fn norm_narrow(x: &[f32], gain: &[f32], eps: f32, out: &mut NarrowRow) {
     }
 }
 }
+
+fn norm_narrow(isa: Isa, x: &[f32], gain: &[f32], eps: f32, out: &mut NarrowRow) {
+    #[cfg(target_arch = "x86_64")]
+    if isa >= Isa::Avx512 && x.len().is_multiple_of(UNIT) {
+        // SAFETY: AVX-512 was found.
+        return unsafe { norm_narrow_in_registers(x, gain, eps, out) };
+    }
+    norm_narrow_in_lanes(isa, x, gain, eps, out);
+}
+
+/// Whole units, which need no padding.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+fn norm_narrow_in_registers(x: &[f32], gain: &[f32], eps: f32, out: &mut NarrowRow) {
+    use std::arch::x86_64::{_mm512_loadu_ps, _mm512_mul_ps, _mm512_set1_ps};
+    let r = _mm512_set1_ps(rms_norm::reciprocal_rms(x, eps));
+    let (x, gain) = (x.as_chunks::<PANEL>().0, gain.as_chunks::<PANEL>().0);
+    for (i, (x, gain)) in x.iter().zip(gain).enumerate() {
+        // SAFETY: 16 values each.
+        let (x, gain) = unsafe { (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(gain.as_ptr())) };
+        out.put_register(i, _mm512_mul_ps(gain, _mm512_mul_ps(x, r)));
+    }
+}
+
 for_isa! { fn norm_in_place(x: &mut [f32], gain: &[f32], eps: f32) { rms_norm::forward_in_place(x, gain, eps) } }
 for_isa! { fn turn(x: &mut [f32], turns: &[f32]) { rope::forward_in_place(x, turns) } }
 for_isa! { fn add_row(x: &[f32], out: &mut [f32]) { residual::forward(x, out) } }

@@ -33,7 +33,7 @@ pub(crate) type Rows<'a> = [&'a Tile; 2];
 ///
 /// # Safety
 /// AVX-512 is there; at `x` lie these rows, and nobody writes them.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(crate) unsafe fn of_values(
     x: *const f32,
     stride: usize,

@@ -136,31 +136,80 @@ impl Session {
         );
     }
 
-    /// As `product_2x2` for the first 16 rows.
+    /// Four empty sums, for the steps that follow.
     ///
     /// # Safety
-    /// As there.
-    pub(crate) unsafe fn product_1x2(&self, a: *const u8, b: *const u8, groups: usize, sums: &mut Block) {
-        // SAFETY: reads and writes what the caller vouched for.
+    /// None beyond the session's own.
+    pub(crate) unsafe fn clear(&self) {
+        // SAFETY: tiles of this session.
+        unsafe {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        }
+    }
+
+    /// One group of `product_2x2`, added to the sums in the tiles. The core's other units have
+    /// nothing to do with it: what stands between two steps is computed at the same time.
+    ///
+    /// # Safety
+    /// A tile at `a` and at `a2`, two at `b`.
+    #[inline(always)]
+    pub(crate) unsafe fn step_2x2(&self, a: *const u8, a2: *const u8, b: *const u8) {
+        // SAFETY: reads what the caller vouched for.
         unsafe {
             asm!(
-                "tilezero tmm0", "tilezero tmm1",
-                "2:",
+                "tileloadd tmm4, [{a} + {line}*1]",
+                "tileloaddt1 tmm6, [{b} + {line}*1]",
+                "tileloadd tmm5, [{a2} + {line}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloaddt1 tmm7, [{b} + {line}*1 + 1024]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                a = in(reg) a,
+                a2 = in(reg) a2,
+                b = in(reg) b,
+                line = in(reg) 64usize,
+                options(nostack, readonly),
+            );
+        }
+    }
+
+    /// As `step_2x2` for the first 16 rows.
+    ///
+    /// # Safety
+    /// A tile at `a`, two at `b`.
+    #[inline(always)]
+    pub(crate) unsafe fn step_1x2(&self, a: *const u8, b: *const u8) {
+        // SAFETY: reads what the caller vouched for.
+        unsafe {
+            asm!(
                 "tileloadd tmm4, [{a} + {line}*1]",
                 "tileloaddt1 tmm6, [{b} + {line}*1]",
                 "tileloaddt1 tmm7, [{b} + {line}*1 + 1024]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
-                "add {a}, 1024", "add {b}, 2048",
-                "dec {groups}",
-                "jnz 2b",
+                a = in(reg) a,
+                b = in(reg) b,
+                line = in(reg) 64usize,
+                options(nostack, readonly),
+            );
+        }
+    }
+
+    /// The sums of the steps since `clear`.
+    ///
+    /// # Safety
+    /// None beyond the session's own.
+    pub(crate) unsafe fn store(&self, sums: &mut Block) {
+        // SAFETY: writes the four tiles of `sums`.
+        unsafe {
+            asm!(
                 "tilestored [{c} + {line}*1], tmm0",
                 "tilestored [{c} + {line}*1 + 1024], tmm1",
-                a = inout(reg) a => _,
-                b = inout(reg) b => _,
-                groups = inout(reg) groups => _,
-                line = in(reg) 64usize,
+                "tilestored [{c} + {line}*1 + 2048], tmm2",
+                "tilestored [{c} + {line}*1 + 3072], tmm3",
                 c = in(reg) sums,
+                line = in(reg) 64usize,
                 options(nostack),
             );
         }
@@ -192,16 +241,16 @@ impl Session {
                 "2:",
                 "tileloadd tmm4, [{a} + {stride}*1]",
                 "mov {at}, {b}",
-                "tileloadd tmm6, [{at} + {line}*1]",
+                "tileloaddt1 tmm6, [{at} + {line}*1]",
                 "add {at}, {tile_step}",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{at} + {line}*1]",
+                "tileloaddt1 tmm7, [{at} + {line}*1]",
                 "add {at}, {tile_step}",
                 "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm6, [{at} + {line}*1]",
+                "tileloaddt1 tmm6, [{at} + {line}*1]",
                 "add {at}, {tile_step}",
                 "tdpbf16ps tmm2, tmm4, tmm6",
-                "tileloadd tmm7, [{at} + {line}*1]",
+                "tileloaddt1 tmm7, [{at} + {line}*1]",
                 "tdpbf16ps tmm3, tmm4, tmm7",
                 "add {a}, 64", "add {b}, {group_step}",
                 "dec {groups}",

@@ -9,7 +9,21 @@ use std::arch::x86_64::*;
 pub(crate) fn exp(x: __m512) -> __m512 {
     let set = _mm512_set1_ps;
     // In this order both pass a NaN on.
-    let clamped = _mm512_max_ps(set(-87.0), _mm512_min_ps(set(88.7), x));
+    power(x, _mm512_max_ps(set(-87.0), _mm512_min_ps(set(88.7), x)))
+}
+
+/// e^x as `math::exp` of what is not above zero. Below -87 it may be anything: zero is put there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn exp_to_one(x: __m512) -> __m512 {
+    power(x, x)
+}
+
+/// e^clamped, zero where x is less than -87.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn power(x: __m512, clamped: __m512) -> __m512 {
+    let set = _mm512_set1_ps;
     let shift = set(12_582_912.0);
     let n = _mm512_sub_ps(_mm512_fmadd_ps(clamped, set(std::f32::consts::LOG2_E), shift), shift);
     let r = _mm512_fmadd_ps(n, set(-0.693_145_75), clamped);
@@ -44,10 +58,28 @@ pub(crate) fn gated_gradient(gate: __m512, up: __m512, dy: __m512) -> [__m512; 2
     [_mm512_mul_ps(_mm512_mul_ps(dy, up), slope), _mm512_mul_ps(dy, _mm512_mul_ps(gate, e))]
 }
 
-/// Nearest bf16 as `bf16::encode`.
+/// Nearest bf16 as `bf16::encode`. The chip's own conversion takes subnormal numbers for zero.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 pub(crate) fn narrow(x: __m512) -> __m256i {
+    const SUBNORMAL: i32 = 0x20;
+    match _mm512_fpclass_ps_mask::<SUBNORMAL>(x) {
+        0 => narrow_normal(x),
+        _ => narrow_by_bits(x),
+    }
+}
+
+/// As `narrow` of numbers that are not subnormal.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(crate) fn narrow_normal(x: __m512) -> __m256i {
+    // SAFETY: both are 16 times 16 bits.
+    unsafe { std::mem::transmute(_mm512_cvtneps_pbh(x)) }
+}
+
+#[cold]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn narrow_by_bits(x: __m512) -> __m256i {
     let bits = _mm512_castps_si512(x);
     let upper = _mm512_srli_epi32::<16>(bits);
     let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
@@ -109,21 +141,25 @@ mod tests {
 
     use super::*;
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
     fn compare(x: [f32; 16]) {
-        let (mut e, mut s, mut b) = ([0.0f32; 16], [0.0f32; 16], [0u16; 16]);
+        let ([mut e, mut to_one, mut s], [mut b, mut normal]) = ([[0.0f32; 16]; 3], [[0u16; 16]; 2]);
         // SAFETY: 16 values each.
         unsafe {
             let v = _mm512_loadu_ps(x.as_ptr());
             _mm512_storeu_ps(e.as_mut_ptr(), exp(v));
+            _mm512_storeu_ps(to_one.as_mut_ptr(), exp_to_one(v));
             _mm512_storeu_ps(s.as_mut_ptr(), silu(v));
             _mm256_storeu_si256(b.as_mut_ptr().cast(), narrow(v));
+            _mm256_storeu_si256(normal.as_mut_ptr().cast(), narrow_normal(v));
         }
         for i in 0..16 {
             let same = |got: f32, want: f32| got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
             assert!(same(e[i], math::exp(x[i])), "exp({:e}): {:e}, {:e}", x[i], e[i], math::exp(x[i]));
+            assert!(x[i] > 0.0 || same(to_one[i], e[i]), "exp_to_one({:e}): {:e}", x[i], to_one[i]);
             assert!(same(s[i], math::silu(x[i])), "silu({:e}): {:e}, {:e}", x[i], s[i], math::silu(x[i]));
             assert_eq!(b[i], bf16::encode(x[i]), "narrow({:e})", x[i]);
+            assert!(x[i].is_subnormal() || normal[i] == b[i], "narrow_normal({:e})", x[i]);
         }
     }
 

@@ -61,6 +61,7 @@ pub struct Device {
     session: Rc<Session>,
     properties: Rc<Properties>,
     library: Option<library::Library>,
+    library_problem: Option<String>,
 }
 
 impl Device {
@@ -75,7 +76,7 @@ impl Device {
             )));
         }
         let session = Session::open(driver, ordinal)?;
-        Ok(Device { kernels: Rc::default(), session, properties, library: None })
+        Ok(Device { kernels: Rc::default(), session, properties, library: None, library_problem: None })
     }
 
     /// What it says of itself.

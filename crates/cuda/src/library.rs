@@ -42,9 +42,16 @@ impl Device {
     /// Has the products of `from` tokens and more made by cuBLASLt, from the first of these places that has one.
     /// Where none has, the error says so, and our own kernels make them as before.
     pub fn use_library(&mut self, places: &[PathBuf], from: usize) -> Result<()> {
-        let inner = Rc::new(RefCell::new(CublasLt::open(&self.session, places)?));
+        let found = CublasLt::open(&self.session, places);
+        self.library_problem = found.as_ref().err().map(ToString::to_string);
+        let inner = Rc::new(RefCell::new(found?));
         self.library = Some(Library { inner, from, most: (usize::MAX, usize::MAX) });
         Ok(())
+    }
+
+    /// Why no library is in use, where one was looked for.
+    pub fn library_problem(&self) -> Option<&str> {
+        self.library_problem.as_deref()
     }
 
     /// Whether a library makes the products of many tokens.

@@ -49,16 +49,24 @@ pub fn forward_in_place(x: &mut [f32], gain: &[f32], eps: f32) {
 pub fn gradient(x: &[f32], gain: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) -> f32 {
     let r = reciprocal_rms(x, eps);
     let mut lanes = [0.0f32; math::LANES];
-    for ((x, gain), dy) in x.chunks(math::LANES).zip(gain.chunks(math::LANES)).zip(dy.chunks(math::LANES)) {
-        for (i, ((x, gain), dy)) in x.iter().zip(gain).zip(dy).enumerate() {
-            lanes[i] = (gain * dy).mul_add(*x, lanes[i]);
-        }
+    let [(x16, x_rest), (gain16, gain_rest), (dy16, dy_rest)] =
+        [x, gain, dy].map(|values| values.as_chunks::<{ math::LANES }>());
+    for ((x, gain), dy) in x16.iter().zip(gain16).zip(dy16) {
+        add_products(x, gain, dy, &mut lanes);
     }
+    add_products(x_rest, gain_rest, dy_rest, &mut lanes);
     let mean = math::fold(lanes) / x.len() as f32 * r * r * r;
     for (((dx, x), gain), dy) in dx.iter_mut().zip(x).zip(gain).zip(dy) {
         *dx += (gain * dy).mul_add(r, -(x * mean));
     }
     r
+}
+
+#[inline(always)]
+fn add_products(x: &[f32], gain: &[f32], dy: &[f32], lanes: &mut [f32; math::LANES]) {
+    for (((lane, x), gain), dy) in lanes.iter_mut().zip(x).zip(gain).zip(dy) {
+        *lane = (gain * dy).mul_add(*x, *lane);
+    }
 }
 
 /// One row's share of the gain's gradient, added.

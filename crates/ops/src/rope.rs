@@ -25,10 +25,10 @@ pub fn forward_in_place(x: &mut [f32], turns: &[f32]) {
     let (cos, sin) = turns.split_at(half);
     for head in x.chunks_exact_mut(turns.len()) {
         let (x1, x2) = head.split_at_mut(half);
-        for i in 0..half {
-            let (a, b) = (x1[i], x2[i]);
-            x1[i] = a.mul_add(cos[i], -(b * sin[i]));
-            x2[i] = b.mul_add(cos[i], a * sin[i]);
+        for (((x1, x2), cos), sin) in x1.iter_mut().zip(x2).zip(cos).zip(sin) {
+            let (a, b) = (*x1, *x2);
+            *x1 = a.mul_add(*cos, -(b * sin));
+            *x2 = b.mul_add(*cos, a * sin);
         }
     }
 }
@@ -40,10 +40,10 @@ pub fn gradient_in_place(dy: &mut [f32], turns: &[f32]) {
     let (cos, sin) = turns.split_at(half);
     for head in dy.chunks_exact_mut(turns.len()) {
         let (d1, d2) = head.split_at_mut(half);
-        for i in 0..half {
-            let (a, b) = (d1[i], d2[i]);
-            d1[i] = a.mul_add(cos[i], b * sin[i]);
-            d2[i] = b.mul_add(cos[i], -(a * sin[i]));
+        for (((d1, d2), cos), sin) in d1.iter_mut().zip(d2).zip(cos).zip(sin) {
+            let (a, b) = (*d1, *d2);
+            *d1 = a.mul_add(*cos, b * sin);
+            *d2 = b.mul_add(*cos, -(a * sin));
         }
     }
 }

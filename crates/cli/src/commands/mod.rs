@@ -8,6 +8,7 @@ pub(crate) mod convert;
 pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod diff;
+pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod init;
 pub(crate) mod inspect;

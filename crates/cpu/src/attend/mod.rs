@@ -21,6 +21,8 @@ use crate::isa::{Isa, for_isa};
 use crate::keys::{Side, Tiles};
 use crate::linear::group;
 use crate::narrow::Output;
+#[cfg(target_arch = "x86_64")]
+use crate::square::SQUARE;
 
 /// Queries of a chunk of work.
 const QUERIES: usize = 16;
@@ -63,16 +65,31 @@ pub(crate) fn store(cpu: &mut Cpu, k: Rows, v: Rows, start: usize, cache: &Cache
     let place = cpu.arena.place::<u8>("store", cache.buffer)?;
     let sources = [(Side::Keys, cpu.arena.rows("store", k)?), (Side::Values, cpu.arena.rows("store", v)?)];
     let (isa, tokens, head_dim, kv_heads) = (cpu.isa, k.rows, cache.head_dim, cache.kv_heads);
+    #[cfg(target_arch = "x86_64")]
+    let in_squares =
+        isa >= Isa::Avx512 && cache.format == CacheFormat::Bf16 && head_dim.is_multiple_of(SQUARE);
     // A head's keys or values are one chunk, so no two threads write the same tile.
     let chunk = |chunk: usize, _| {
         let (side, source) = sources[chunk % 2];
         let head = chunk / 2;
         // SAFETY: heads and sides lie apart in the cache; the sources are not written meanwhile.
         let memory = unsafe { place.slice_mut(0, cache.buffer.bytes) };
-        for t in 0..tokens {
+        let mut t = 0;
+        while t < tokens {
+            #[cfg(target_arch = "x86_64")]
+            if in_squares && (start + t).is_multiple_of(KEYS) && tokens - t >= KEYS {
+                // SAFETY: AVX-512 was found; 32 rows of this head.
+                unsafe {
+                    let x = source.pointer().add((t * kv_heads + head) * head_dim);
+                    tiles.write_squares(memory, side, head, start + t, x, kv_heads * head_dim);
+                }
+                t += KEYS;
+                continue;
+            }
             // SAFETY: row t, head `head` of the source.
             let x = unsafe { source.slice((t * kv_heads + head) * head_dim, head_dim) };
             store_one(isa, &tiles, memory, side, head, start + t, x);
+            t += 1;
         }
     };
     if tokens == 1 {

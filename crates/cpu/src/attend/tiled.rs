@@ -3,7 +3,6 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use halfbyte_formats::bf16;
 use halfbyte_ops::tensor::{KEYS, PANEL, WIDEST_HEAD};
 use halfbyte_ops::{CacheFormat, math};
 
@@ -30,10 +29,9 @@ pub(super) unsafe fn block(task: &Task<'_>, block: &Block, scores: Place<f32>, r
         let decoded = sums.add(QUERIES * width.max(64) * 4);
         (Place(rest.cast::<u16>()), Place(queries.cast::<u16>()), Place(sums.cast::<f32>()), Place(decoded))
     };
-    // SAFETY: 16 padded queries.
-    gather(task.isa, task, block, unsafe { queries.slice_mut(0, QUERIES * width) });
     // SAFETY: AMX is there by the caller's promise; the parts are this thread's.
     unsafe {
+        gather(task, block, queries.slice_mut(0, QUERIES * width));
         let session = Session::new();
         score(task, block, &session, queries, scores, keys, decoded);
         let totals = soften(task, block, scores, probabilities, keys);
@@ -42,21 +40,24 @@ pub(super) unsafe fn block(task: &Task<'_>, block: &Block, scores: Place<f32>, r
     }
 }
 
-for_isa! {
 /// The block's queries in bf16, padded with zeros.
-fn gather(task: &Task<'_>, block: &Block, queries: &mut [u16]) {
+///
+/// # Safety
+/// AVX-512 is there.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+unsafe fn gather(task: &Task<'_>, block: &Block, queries: &mut [u16]) {
     for (i, row) in queries.chunks_exact_mut(task.tiles.width).enumerate() {
-        row.fill(0);
-        if i < block.count {
-            let at = ((block.first + i) * task.heads + block.head) * task.head_dim;
-            // SAFETY: the query of this head; nobody writes queries.
-            let q = unsafe { task.q.slice(at, task.head_dim) };
-            for (to, from) in row.iter_mut().zip(q) {
-                *to = bf16::encode(*from);
+        let at = ((block.first + i) * task.heads + block.head) * task.head_dim;
+        let there = if i < block.count { task.head_dim } else { 0 };
+        for (first, line) in (0..).step_by(PANEL).zip(row.as_chunks_mut::<PANEL>().0) {
+            let some = (1u32 << there.saturating_sub(first).min(PANEL)).wrapping_sub(1) as u16;
+            // SAFETY: of the query of this head, which nobody writes; a line of 16.
+            unsafe {
+                let q = _mm512_maskz_loadu_ps(some, task.q.pointer().wrapping_add(at + first));
+                _mm256_storeu_si256(line.as_mut_ptr().cast(), vector::narrow(q));
             }
         }
     }
-}
 }
 
 /// Scores of 16 queries for all key tiles of the block.
@@ -199,26 +200,35 @@ fn finish(task: &Task<'_>, block: &Block, totals: &[f32; QUERIES], sums: Place<f
 ///
 /// # Safety
 /// AVX-512 is there.
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn softmax(p: &mut [f32], visible: Range<usize>, scale: f32, narrow: &mut [u16]) -> f32 {
-    p[..visible.start].fill(f32::NEG_INFINITY);
-    p[visible.end..].fill(f32::NEG_INFINITY);
+    // Lines that nothing is seen of weigh nothing.
+    let seen = visible.start / PANEL..visible.end.div_ceil(PANEL);
+    p[seen.start * PANEL..visible.start].fill(f32::NEG_INFINITY);
+    p[visible.end..seen.end * PANEL].fill(f32::NEG_INFINITY);
+    let (lines, narrow) = (&p.as_chunks::<PANEL>().0[seen.clone()], narrow.as_chunks_mut::<PANEL>().0);
+    narrow[..seen.start].fill([0; PANEL]);
+    narrow[seen.end..].fill([0; PANEL]);
     // SAFETY: whole lines of 16, as many narrow.
     unsafe {
-        let (lines, narrow) = (p.as_chunks::<PANEL>().0, narrow.as_chunks_mut::<PANEL>().0);
         let load = |line: &[f32; PANEL]| _mm512_loadu_ps(line.as_ptr());
+        let (pairs, last) = lines.as_chunks::<2>();
         let mut tops = [_mm512_set1_ps(f32::NEG_INFINITY); 2];
-        for pair in lines.chunks_exact(2) {
+        for pair in pairs {
             // In this order a NaN is passed over.
             tops = [_mm512_max_ps(load(&pair[0]), tops[0]), _mm512_max_ps(load(&pair[1]), tops[1])];
+        }
+        for last in last {
+            tops[0] = _mm512_max_ps(load(last), tops[0]);
         }
         let top = _mm512_set1_ps(_mm512_reduce_max_ps(_mm512_max_ps(tops[0], tops[1])) * scale);
         let scale = _mm512_set1_ps(scale);
         let mut sums = _mm512_setzero_ps();
-        for (line, narrow) in lines.iter().zip(narrow) {
-            let e = vector::exp(_mm512_sub_ps(_mm512_mul_ps(load(line), scale), top));
+        for (line, narrow) in lines.iter().zip(&mut narrow[seen]) {
+            // Not above zero, and e^-87 is not subnormal.
+            let e = vector::exp_to_one(_mm512_sub_ps(_mm512_mul_ps(load(line), scale), top));
             sums = _mm512_add_ps(sums, e);
-            _mm256_storeu_si256(narrow.as_mut_ptr().cast(), vector::narrow(e));
+            _mm256_storeu_si256(narrow.as_mut_ptr().cast(), vector::narrow_normal(e));
         }
         let mut lanes = [0.0; PANEL];
         _mm512_storeu_ps(lanes.as_mut_ptr(), sums);

@@ -220,17 +220,19 @@ fn run(cpu: &mut Cpu, feed: Feed, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
     };
     let count = |job: &Job<'_>| job.pairs().div_ceil(pairs(job));
     let chunks: usize = jobs.iter().map(count).sum();
+    // Chunks of about the same length, so that no thread is left with the longest.
     cpu.pool.run(chunks, &|mut chunk, thread| {
         let mut jobs = jobs.iter();
-        let job = loop {
+        let (job, count) = loop {
             let job = jobs.next().expect("a chunk belongs to a job");
-            if chunk < count(job) {
-                break job;
+            let count = count(job);
+            if chunk < count {
+                break (job, count);
             }
-            chunk -= count(job);
+            chunk -= count;
         };
         let scratch = scratch.of_thread(thread);
-        let range = chunk * pairs(job)..job.pairs().min((chunk + 1) * pairs(job));
+        let range = chunk * job.pairs() / count..(chunk + 1) * job.pairs() / count;
         match input {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AMX was found; this chunk's outputs are its own.

@@ -22,6 +22,9 @@ const PAIRS: usize = 8;
 /// Bytes of decoded panels that leave room for tokens in the second-level cache.
 const DECODED: usize = 768 * 1024;
 
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+
 /// Bytes of one decoded pair.
 fn pair_bytes(units: usize) -> usize {
     units * TILES * 2 * BYTES
@@ -49,36 +52,73 @@ pub(super) unsafe fn chunk(
     for (i, index) in pairs.clone().enumerate() {
         // SAFETY: the caller's scratch.
         let out = unsafe { scratch.cast::<[Tile; 2]>().slice_mut(i * units * TILES, units * TILES) };
-        decode_pair(&job.panels(index), out);
+        let next = if index + 1 < pairs.end { job.panels(index + 1) } else { [None; 2] };
+        decode_pair(&job.panels(index), &next, out);
     }
     let groups = units * TILES;
-    let mut sums = Block::default();
+    // Tokens that are finished with each step, so that all are by the last one.
+    let share = (2 * SIDE).div_ceil(groups).next_power_of_two();
+    let mut done = Done::default();
     // SAFETY: AMX is there by the caller's promise; x is padded to 32 tokens.
     unsafe {
         let session = Session::new();
-        for first in (0..tokens).step_by(2 * SIDE) {
-            let x = x.add(first / SIDE * groups * BYTES);
-            let count = tokens - first;
-            for (i, index) in pairs.clone().enumerate() {
-                let b = scratch.pointer().add(i * pair_bytes(units));
-                if count > SIDE {
-                    session.product_2x2(x, groups * BYTES, b, groups, &mut sums);
-                    let [[a, b], [c, d]] = &sums.0;
-                    finish(job, index, first, [a, b]);
-                    let rest = SIDE.min(count - SIDE);
-                    finish(job, index, first + SIDE, [&c[..rest], &d[..rest]]);
-                } else {
-                    session.product_1x2(x, b, groups, &mut sums);
-                    let [a, b] = &sums.0[0];
-                    finish(job, index, first, [&a[..count], &b[..count]]);
+        for token in (0..tokens).step_by(2 * SIDE) {
+            let count = (tokens - token).min(2 * SIDE);
+            for (i, pair) in pairs.clone().enumerate() {
+                let mut a = x.add(token / SIDE * groups * BYTES);
+                let mut b = scratch.pointer().add(i * pair_bytes(units)).cast_const();
+                session.clear();
+                for group in 0..groups {
+                    match count > SIDE {
+                        true => session.step_2x2(a, a.add(groups * BYTES), b),
+                        false => session.step_1x2(a, b),
+                    }
+                    (a, b) = (a.add(BYTES), b.add(2 * BYTES));
+                    done.finish(job, group * share, share);
                 }
+                done.latest = 1 - done.latest;
+                session.store(&mut done.sums[done.latest]);
+                (done.pair, done.token, done.count) = (pair, token, count);
             }
+        }
+        done.finish(job, 0, SIDE);
+        done.finish(job, SIDE, SIDE);
+    }
+}
+
+/// Sums whose products are written while the next ones are computed: tiles and vectors have units
+/// of their own.
+#[derive(Default)]
+struct Done {
+    /// Of the latest two blocks in turn.
+    sums: [Block; 2],
+    latest: usize,
+    pair: usize,
+    token: usize,
+    /// Tokens, at most 32.
+    count: usize,
+}
+
+impl Done {
+    /// Writes the products of tokens `first..`, `share` of them: a power of two, at most 16.
+    ///
+    /// # Safety
+    /// As `chunk`.
+    #[inline(always)]
+    unsafe fn finish(&self, job: &Job<'_>, first: usize, share: usize) {
+        if first < self.count {
+            let (half, row) = (first / SIDE, first % SIDE);
+            let rows = row..(row + share).min(self.count - half * SIDE);
+            let [a, b] = &self.sums[self.latest].0[half];
+            // SAFETY: by the caller's promise.
+            unsafe { finish(job, self.pair, self.token + first, [&a[rows.clone()], &b[rows]]) };
         }
     }
 }
 
 /// Two panels as tiles side by side, group after group; a second panel that is not there as zeros.
-fn decode_pair(panels: &[Option<Panel<'_>>; 2], out: &mut [[Tile; 2]]) {
+/// The `next` two are asked for meanwhile: weights come from far away.
+fn decode_pair(panels: &[Option<Panel<'_>>; 2], next: &[Option<Panel<'_>>; 2], out: &mut [[Tile; 2]]) {
     let mut space = [Tile::ZERO; 2];
     for (group, out) in out.iter_mut().enumerate() {
         // SAFETY: AVX-512 comes with AMX; units are whole.
@@ -93,11 +133,17 @@ fn decode_pair(panels: &[Option<Panel<'_>>; 2], out: &mut [[Tile; 2]]) {
                     pair(x.square(group, first / SQUARE, &mut space), out);
                 }
                 _ => {
-                    for (panel, out) in panels.iter().zip(out) {
+                    for ((panel, next), out) in panels.iter().zip(next).zip(out) {
                         match panel {
                             Some(Panel::Rows(format, kept)) => {
                                 let bytes = format.unit_bytes();
                                 let unit = &kept[group / TILES * bytes..][..bytes];
+                                if let Some(Panel::Rows(_, next)) = next {
+                                    let share = bytes / TILES;
+                                    for line in next[group * share..][..share].chunks(LINE) {
+                                        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+                                    }
+                                }
                                 decode(*format, unit, group % TILES, out.bytes());
                             }
                             _ => *out = Tile::ZERO,
@@ -160,7 +206,7 @@ pub(super) unsafe fn columns(x: &Activations<'_>, block: usize, low: &mut [Tile]
 ///
 /// # Safety
 /// AVX-512 is there; no other thread writes these outputs.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]; 2]) {
     match job {
         Job::Plain { source, out, added } if (2 * pair + 2) * PANEL <= source.outputs => {
@@ -196,11 +242,7 @@ unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]
                 }
                 let y = _mm512_mul_ps(vector::silu(g), u);
                 // SAFETY: half a line of this token's row.
-                unsafe {
-                    let mut row = out.row(token + t);
-                    let half = &mut row.line(first / 32)[first % 32..][..PANEL];
-                    _mm256_storeu_si256(half.as_mut_ptr().cast(), vector::narrow(y));
-                }
+                unsafe { out.row(token + t) }.put_register(pair, y);
             }
         }
         Job::Unmixed { source, kept, outs: [Output::Narrow(dgate), Output::Narrow(dup)] }
@@ -215,9 +257,7 @@ unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]
                         let [gate, up] = kept.map(|kept| _mm512_loadu_ps(kept.pointer().add(at)));
                         let products = vector::gated_gradient(gate, up, finish.of(sums));
                         for (out, product) in [dgate, dup].into_iter().zip(products) {
-                            let mut row = out.row(token + t);
-                            let half = &mut row.line(first / SQUARE)[first % SQUARE..][..PANEL];
-                            _mm256_storeu_si256(half.as_mut_ptr().cast(), vector::narrow(product));
+                            out.row(token + t).put_register(first / PANEL, product);
                         }
                     }
                 }

@@ -44,7 +44,7 @@ use setup::Setup;
 pub(crate) use gradient::Gradient;
 pub(crate) use setup::restore;
 pub(crate) use size::{RecomputeArg, Size};
-pub(crate) use state::StateArgs;
+pub(crate) use state::{State, StateArgs};
 pub(crate) use write::model as write_model;
 
 /// Far beyond any use.

@@ -50,7 +50,7 @@ pub(crate) enum Moments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Second {
-    /// Means of rows times means of columns; one number per row of the embedding and the head
+    /// Means of rows times a profile of the columns
     Factored,
     /// One f32 per element
     Full,
@@ -75,6 +75,15 @@ pub(crate) struct StateArgs {
 }
 
 impl StateArgs {
+    /// A state with the moments that belong to it.
+    pub(crate) fn of(state: State) -> StateArgs {
+        let (moments, second) = match state {
+            State::Default | State::Lean => (Moments::Four, Second::Factored),
+            State::Bf16 | State::F32 | State::AllF32 => (Moments::Float, Second::Full),
+        };
+        StateArgs { state, moments, second, scales: Scales::Nearest }
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         if self.state == State::AllF32 && self.scales != Scales::Nearest {
             return Err(Failure::misuse("--scales: with --state all-f32 nothing is quantised; leave it out"));

@@ -12,7 +12,7 @@ use crate::tiles::SIDE;
 use crate::vector;
 
 /// `attend::soften` of a block's queries, two at a time: P and dS in bf16.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn soften(
     task: &Sample,
     block: usize,
@@ -66,7 +66,7 @@ pub(super) unsafe fn soften(
 }
 
 /// A row's scores become exponentials, zero out of sight; gives 1 / their sum and sum P dP.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn soften_row(
     task: &Sample,
     block: usize,
@@ -103,7 +103,7 @@ unsafe fn soften_row(
         for side in 0..2 {
             let at = &mut parts.scores[key].0[tile][side][line];
             let s = _mm512_mask_mov_ps(hidden, visible(key * BLOCK + side * SIDE), load(at));
-            let e = vector::exp(_mm512_sub_ps(_mm512_mul_ps(s, scale), top));
+            let e = vector::exp_to_one(_mm512_sub_ps(_mm512_mul_ps(s, scale), top));
             sums = _mm512_add_ps(sums, e);
             // SAFETY: 16 values.
             unsafe { _mm512_storeu_ps(at.as_mut_ptr(), e) };

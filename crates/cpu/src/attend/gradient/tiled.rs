@@ -101,7 +101,7 @@ impl Parts<'_> {
 ///
 /// # Safety
 /// AMX is there; this thread alone writes the head's outputs and `scratch`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn head(task: &Sample, kv: usize, scratch: Place<u8>) {
     let (along, across) = (task.tokens.div_ceil(BLOCK), Cache::padded_head(task.head_dim) / BLOCK);
     let group_size = task.heads / task.kv_heads;
@@ -134,7 +134,7 @@ fn seen(task: &Sample, block: usize) -> Range<usize> {
     low / BLOCK..block + 1
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn lay_out_keys(task: &Sample, kv: usize, parts: &mut Parts<'_>) {
     let (along, across) = (parts.along, parts.across);
     let mut rows = [Tile::ZERO; 2];
@@ -155,7 +155,7 @@ unsafe fn lay_out_keys(task: &Sample, kv: usize, parts: &mut Parts<'_>) {
     parts.dv.fill_with(Block::default);
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn lay_out_queries(task: &Sample, head: usize, block: usize, place: usize, parts: &mut Parts<'_>) {
     let across = parts.across;
     let [mut rows, mut pairs] = [[Tile::ZERO; 2]; 2];

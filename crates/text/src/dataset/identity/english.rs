@@ -159,7 +159,7 @@ fn people() -> impl Iterator<Item = Boundary> {
 }
 
 /// Who the user is, which is asked in almost the same words: alone, inside another sentence, replies.
-const ASKER: [(&str, &str, [&str; 2]); 6] = [
+const ASKER: [(&str, &str, [&str; 2]); 9] = [
     (
         "who am I",
         "who I am",
@@ -192,6 +192,21 @@ const ASKER: [(&str, &str, [&str; 2]); 6] = [
         "do you know me",
         "whether you know me",
         ["I do not know you yet. What should I call you?", "No, we have only just begun to talk."],
+    ),
+    (
+        "who might I be",
+        "who might be asking",
+        ["I cannot guess who you are.", "You could be anybody; I only see what you write."],
+    ),
+    (
+        "what do you know about me",
+        "what you know about me",
+        ["I only know what you have written here.", "Nothing yet, besides what you tell me."],
+    ),
+    (
+        "and who am I to you",
+        "who I am to you",
+        ["You are the one I am talking with.", "You are somebody with a question, and I am glad to help."],
     ),
 ];
 const ASKER_FRAMES: [(&str, &str); 4] =

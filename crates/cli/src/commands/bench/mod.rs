@@ -1,5 +1,7 @@
 //! `halfbyte bench`: how fast a model reads a prompt and writes, against this machine's ceilings.
 
+mod training;
+
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -25,6 +27,7 @@ const WARM: usize = 16;
 #[command(after_help = "Examples:
   halfbyte bench SmolLM2-135M-Instruct.Q4_1.gguf
   halfbyte bench --random configs/qwen3-0.6b.json --repeat 3 --json
+  halfbyte bench --random configs/qwen3-4b.json --train --batch 8 --seq 1024
 
 Ceilings are measured in the same run, between the timings: bytes read for a token against the
 speed of reading memory, arithmetic of a prompt against the speed of the unit that does it.")]
@@ -46,6 +49,8 @@ pub(crate) struct BenchArgs {
     repeat: usize,
     #[command(flatten)]
     compute: ComputeArgs,
+    #[command(flatten)]
+    training: training::TrainingArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -65,6 +70,19 @@ struct Round {
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if args.repeat == 0 || args.prompt_tokens == 0 || args.decode_tokens == 0 {
         return Err(Failure::misuse("--repeat, --prompt-tokens and --decode-tokens must be at least 1"));
+    }
+    if args.training.train {
+        let (architecture, path) = match &args.random {
+            None => (embedded::open(&args.model)?.architecture, &args.model),
+            Some(config) => (Architecture::from_config_file(config)?, config),
+        };
+        return training::run(
+            &args.training,
+            &args.compute.place,
+            (&architecture, path),
+            args.repeat,
+            args.json,
+        );
     }
     let mut compute = args.compute.clone();
     let longest = args.prompt_tokens.max(WARM + args.decode_tokens);
