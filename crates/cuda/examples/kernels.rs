@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use halfbyte_cuda::{Cuda, Device, Driver, ScratchNeed, usual_places};
+use halfbyte_formats::state::{Average, adamw};
+use halfbyte_ops::update::{Kept, Recipe, Step};
 use halfbyte_ops::{
     Backend, Buffer, Cache, CacheFormat, Matrix, Product, Result, Rows, Sight, Vector, Weight, WeightFormat,
 };
@@ -178,6 +180,37 @@ fn trained(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
+/// The optimizer's part of a step: matrices of a layer and a chunk of the table, in the default state. Bytes are those
+/// of two passes over the gradient and of the state there and back.
+fn learnt(bench: &mut Bench) -> Result<()> {
+    let recipe = Recipe::DEFAULT;
+    let settings = adamw::Settings::default();
+    let (adamw, average) = (adamw::Step::new(&settings, 1e-4, 9), Average::new(settings.beta2));
+    let step = Step { recipe, adamw, average, seed: 1, step: 9, tensor: 1 };
+    for (name, format, rows, columns) in [
+        ("q", WeightFormat::Nvfp4, QUERIES, HIDDEN),
+        ("k", WeightFormat::Nvfp4, KEYS, HIDDEN),
+        ("o", WeightFormat::Nvfp4, HIDDEN, QUERIES),
+        ("gate", WeightFormat::Nvfp4, FED, HIDDEN),
+        ("down", WeightFormat::Nvfp4, HIDDEN, FED),
+        ("2048 words", WeightFormat::Int8, 2048, HIDDEN),
+    ] {
+        let start = bench.next;
+        let (of, gradient) = (bench.matrix(rows, columns, format).weight, bench.rows(rows, columns));
+        let kept = Kept {
+            remainder: bench.buffer(recipe.remainder_bytes(format, rows, columns)),
+            moment: bench.buffer(recipe.moment_bytes(rows, columns)),
+            second: bench.buffer(recipe.second_bytes(rows, columns)),
+        };
+        let state = of.buffer.bytes + kept.remainder.bytes + kept.moment.bytes;
+        let bytes = 2 * (gradient.buffer.bytes + state);
+        let what = format!("update of {name}, {rows} x {columns}");
+        bench.time(&what, 0, bytes, |cuda| cuda.update(&of, 0, gradient, &kept, &step))?;
+        bench.next = start;
+    }
+    Ok(())
+}
+
 fn attention(bench: &mut Bench) -> Result<()> {
     let (heads, kv_heads, head_dim) = HEADS;
     for format in [CacheFormat::Bf16, CacheFormat::Int8] {
@@ -233,6 +266,7 @@ fn main() -> Result<()> {
     rows(&mut bench)?;
     fed(&mut bench)?;
     trained(&mut bench)?;
+    learnt(&mut bench)?;
     attention(&mut bench)?;
     println!("all kernels take {} MiB of the device", unused.saturating_sub(free(&device)?));
     println!("all of it, translation of the kernels included: {:.1} s", start.elapsed().as_secs_f64());
