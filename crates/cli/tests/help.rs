@@ -26,6 +26,7 @@ const COMMANDS: [&str; 20] = [
     "export",
     "bench",
     "demo",
+    "doctor",
 ];
 
 fn help(command: &str) -> String {
