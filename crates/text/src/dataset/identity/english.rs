@@ -19,7 +19,7 @@ const QUESTIONS: [(&str, &str); 20] = [
     ("who is on the other side", "who is on the other side"),
     ("what name do you go by", "what name you go by"),
     ("with whom am I speaking", "with whom I am speaking"),
-    ("who is this", "who this is"),
+    ("who speaks here", "who speaks here"),
     ("whose voice is this", "whose voice this is"),
     ("and your name is", "how you are called"),
     ("so you are", "as what you introduce yourself"),
