@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use halfbyte_formats::state::{Average, BLOCK, Tally, int8, second, weight};
-use halfbyte_ops::tensor::{PANEL, UNIT};
+use halfbyte_ops::tensor::PANEL;
 use halfbyte_ops::update::{self, Kept, Moving, RowSecond, RowWeights, Step};
 use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
@@ -224,7 +224,7 @@ unsafe fn panel_of(task: &Task<'_>, index: usize, step: &Step) -> avx512::Panel 
     let (of, width, number) = (task.of, task.width, task.first + index);
     // SAFETY: by the caller's promise.
     unsafe {
-        let units = number / PANEL * (width / UNIT);
+        let units = number / PANEL * (width / halfbyte_ops::tensor::UNIT);
         avx512::Panel {
             weights: task.memory.pointer().add(panel::HEADER + units * of.format.unit_bytes()),
             global: panel::scale(of, task.memory.slice(0, panel::HEADER)),
