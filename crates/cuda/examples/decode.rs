@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use halfbyte_cuda::{Cuda, Device, Driver, Loads, ScratchNeed};
+use halfbyte_cuda::{Cuda, Device, Driver, ScratchNeed};
 use halfbyte_ops::{
     Backend, Buffer, Cache, CacheFormat, Heads, Keep, Matrix, Product, Result, Rows, Sight, Vector, Weight,
     WeightFormat,
@@ -158,29 +158,20 @@ fn show(what: &str, (all, host): (f64, f64), bytes: usize) {
 fn products(cuda: &mut Cuda, layers: &[Layer], head: Matrix, logits: Rows, at: &Values) -> Result<()> {
     let bytes = |matrices: &[Matrix]| matrices.iter().map(|matrix| matrix.weight.buffer.bytes).sum::<usize>();
     let tokens = at.residual.rows;
-    for depth in [1, 2, 4] {
-        for warps in [4, 8, 16] {
-            cuda.loads = Loads { depth, warps };
-            let name = |what: &str| format!("{what}, {tokens} tokens, depth {depth}, {warps} warps");
-            let of = |call: usize| &layers[call % LAYERS];
-            let Layer { q, k, v, o, gate, up, down, .. } = layers[0];
-            let time = seconds(cuda, |cuda, call| cuda.linear(at.normed, &at.qkv(of(call))))?;
-            show(&name("q, k, v"), time, bytes(&[q, k, v]));
-            let time = seconds(cuda, |cuda, call| cuda.linear(at.attended, &at.added(of(call).o)))?;
-            show(&name("o"), time, bytes(&[o]));
-            let time = seconds(cuda, |cuda, call| {
-                cuda.gated(at.normed, of(call).gate, of(call).up, None, at.activated)
-            })?;
-            show(&name("gate, up"), time, bytes(&[gate, up]));
-            let time = seconds(cuda, |cuda, call| cuda.linear(at.activated, &at.added(of(call).down)))?;
-            show(&name("down"), time, bytes(&[down]));
-            if depth < 4 {
-                let time = seconds(cuda, |cuda, _| cuda.linear(at.normed, &[Product::new(head, logits)]))?;
-                show(&name("head, int8"), time, bytes(&[head]));
-            }
-        }
-    }
-    cuda.loads = Loads::default();
+    let name = |what: &str| format!("{what}, {tokens} tokens");
+    let of = |call: usize| &layers[call % LAYERS];
+    let Layer { q, k, v, o, gate, up, down, .. } = layers[0];
+    let time = seconds(cuda, |cuda, call| cuda.linear(at.normed, &at.qkv(of(call))))?;
+    show(&name("q, k, v"), time, bytes(&[q, k, v]));
+    let time = seconds(cuda, |cuda, call| cuda.linear(at.attended, &at.added(of(call).o)))?;
+    show(&name("o"), time, bytes(&[o]));
+    let time =
+        seconds(cuda, |cuda, call| cuda.gated(at.normed, of(call).gate, of(call).up, None, at.activated))?;
+    show(&name("gate, up"), time, bytes(&[gate, up]));
+    let time = seconds(cuda, |cuda, call| cuda.linear(at.activated, &at.added(of(call).down)))?;
+    show(&name("down"), time, bytes(&[down]));
+    let time = seconds(cuda, |cuda, _| cuda.linear(at.normed, &[Product::new(head, logits)]))?;
+    show(&name("head, int8"), time, bytes(&[head]));
     Ok(())
 }
 

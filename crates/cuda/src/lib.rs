@@ -44,7 +44,6 @@ use halfbyte_ops::{Buffer, Error, Result};
 
 pub use cublaslt::usual_places;
 pub use driver::{Driver, DriverError, Properties};
-pub use few_tokens::Loads;
 pub use library::MANY;
 pub use scratch::{ScratchNeed, TrainingNeed};
 
@@ -101,8 +100,6 @@ pub struct Cuda {
     counters: DeviceMemory,
     counted: tallies::Counted,
     tickets: DeviceMemory,
-    /// How products of few tokens load.
-    pub loads: Loads,
 }
 
 impl Cuda {
@@ -121,7 +118,6 @@ impl Cuda {
             counters: DeviceMemory::take(session, arena::COUNTERS * 8)?,
             counted: tallies::Counted::new(session)?,
             tickets: DeviceMemory::take(session, arena::TICKETS * 4)?,
-            loads: Loads::default(),
         };
         cuda.pointer("scratch", scratch)?;
         cuda.tickets.clear(cuda.tickets.at(0, arena::TICKETS * 4).unwrap_or_default(), arena::TICKETS * 4)?;

@@ -2,4 +2,4 @@
 #include "few_tokens.cuh"
 
 PRODUCTS(BF16, bf16)
-FEW_TOKENS(BF16, bf16, 1, 2)
+FEW_TOKENS(BF16, bf16)

@@ -2,5 +2,4 @@
 #include "few_tokens.cuh"
 
 PRODUCTS(INT8, int8)
-FEW_TOKENS(INT8, int8, 1, 2)
-FEW_TOKENS(INT8, int8, 2, 1)
+FEW_TOKENS(INT8, int8)

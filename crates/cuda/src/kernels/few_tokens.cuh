@@ -1,7 +1,7 @@
-// Products of at most 8 tokens, as when tokens are made one by one. Memory is the limit: many loads are under way
-// before the first is used, and a weight is decoded with few instructions.
+// Products of at most 8 tokens, as when tokens are made one by one. Memory is the limit: many warps have their loads
+// under way at once, and a weight is decoded with few instructions.
 //
-// A block makes 16 outputs (gated: of each product); its warps share the inner positions, DEPTH times 128 at a time,
+// A block makes 16 outputs (gated: of each product); its warps share the inner positions, 128 at a time,
 // and their sums are added in order. Each thread brings 32 positions of two rows and of one token straight from
 // memory; which positions meet in one instruction does not matter as long as they are the same on both sides.
 #pragma once
@@ -62,27 +62,25 @@ __device__ __forceinline__ void token_pairs(const Operands &o, u32 t, u32 first,
 }
 
 // A warp's share of 16 outputs by 8 tokens.
-template <int FORMAT, int DEPTH>
+template <int FORMAT>
 __device__ __forceinline__ void share_of(const Operands &o, const u8 *weight, u32 first_n, u32 share, u32 shares,
                                          float (&sums)[4]) {
     u32 lane = threadIdx.x % 32, n = first_n + lane / 4, width = padded(o.inputs);
     const WeightRow<FORMAT> rows[2] = {WeightRow<FORMAT>(weight, o.outputs, o.inputs, n),
                                        WeightRow<FORMAT>(weight, o.outputs, o.inputs, n + 8)};
     bool token = lane / 4 < o.tokens;
-    for (u32 first = share * DEPTH; first * 128 < width; first += shares * DEPTH) {
-        RawValues<FORMAT> raw[DEPTH][2];
+    for (u32 first = share; first * 128 < width; first += shares) {
+        u32 part = first * 4 + lane % 4;
+        bool there = part * 32 < width;
+        RawValues<FORMAT> raw[2];
 #pragma unroll
-        for (u32 d = 0; d < DEPTH; d++) {
-            u32 part = (first + d) * 4 + lane % 4;
+        for (u32 r = 0; r < 2; r++) raw[r] = rows[r].load(part, there);
 #pragma unroll
-            for (u32 r = 0; r < 2; r++) raw[d][r] = rows[r].load(part, part * 32 < width);
-        }
+        for (u32 i = 0; i < 4; i++) {
+            u32 x[4], w[2][4];
+            token_pairs<FORMAT>(o, lane / 4, part * 32 + i * 8, token && there, x);
 #pragma unroll
-        for (u32 i = 0; i < DEPTH * 4; i++) {
-            u32 part = (first + i / 4) * 4 + lane % 4, x[4], w[2][4];
-            token_pairs<FORMAT>(o, lane / 4, part * 32 + i % 4 * 8, token && part * 32 < width, x);
-#pragma unroll
-            for (u32 r = 0; r < 2; r++) decode_eight<FORMAT>(raw[i / 4][r], i % 4, w[r]);
+            for (u32 r = 0; r < 2; r++) decode_eight<FORMAT>(raw[r], i, w[r]);
 #pragma unroll
             for (u32 j = 0; j < 4; j += 2) {
                 const u32 a[4] = {w[0][j], w[1][j], w[0][j + 1], w[1][j + 1]};
@@ -93,7 +91,7 @@ __device__ __forceinline__ void share_of(const Operands &o, const u8 *weight, u3
 }
 
 // The outputs of one block, of 128 threads at least. Gated: the first half of the warps has the gate, the other the up.
-template <int FORMAT, bool GATED, int DEPTH>
+template <int FORMAT, bool GATED>
 __device__ __forceinline__ void few_tokens(const Operands &o, u32 block) {
     float *results = (float *)dynamic_shared; // [warp][output][token]
     const u32 COUNT = GATED ? 2 : 1;
@@ -108,7 +106,7 @@ __device__ __forceinline__ void few_tokens(const Operands &o, u32 block) {
 
     float sums[4] = {};
     bool is_up = warp >= shares;
-    share_of<FORMAT, DEPTH>(o, is_up ? o.up : o.weight, first_n, is_up ? warp - shares : warp, shares, sums);
+    share_of<FORMAT>(o, is_up ? o.up : o.weight, first_n, is_up ? warp - shares : warp, shares, sums);
     float *to = results + warp * 128 + lane / 4 * 8 + lane % 4 * 2;
     to[0] = sums[0], to[1] = sums[1], to[64] = sums[2], to[65] = sums[3];
     __syncthreads();
@@ -131,14 +129,14 @@ __device__ __forceinline__ void few_tokens(const Operands &o, u32 block) {
 #define CHOSEN(i)                                                                                                      \
     Operands{x, x_narrow, weight##i, weight##i, bias##i, bias##i, out##i, 0, added##i, tokens, outputs##i, inputs}
 
-// DEPTH times 128 positions of a warp under way at once; so many blocks must fit on a multiprocessor.
-#define FEW_TOKENS(FORMAT, name, DEPTH, RESIDENT)                                                                      \
-    extern "C" __global__ void __launch_bounds__(512, RESIDENT)                                                        \
-        linear_##name##_8_##DEPTH(const void *x, u32 x_narrow, u32 tokens, u32 inputs, TARGET(0), TARGET(1), TARGET(2)) {\
+// Two blocks must fit on a multiprocessor.
+#define FEW_TOKENS(FORMAT, name)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(512, 2)                                                               \
+        linear_##name##_8(const void *x, u32 x_narrow, u32 tokens, u32 inputs, TARGET(0), TARGET(1), TARGET(2)) {      \
         u32 block = blockIdx.x, second = (outputs0 + 15) / 16, third = second + (outputs1 + 15) / 16;                  \
         Operands o = block < second ? CHOSEN(0) : block < third ? CHOSEN(1) : CHOSEN(2);                               \
-        few_tokens<FORMAT, false, DEPTH>(o, block - (block < second ? 0 : block < third ? second : third));            \
+        few_tokens<FORMAT, false>(o, block - (block < second ? 0 : block < third ? second : third));                   \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(512, RESIDENT) gated_##name##_8_##DEPTH(OPERANDS) {                   \
-        few_tokens<FORMAT, true, DEPTH>(GIVEN, blockIdx.x);                                                            \
+    extern "C" __global__ void __launch_bounds__(512, 2) gated_##name##_8(OPERANDS) {                                  \
+        few_tokens<FORMAT, true>(GIVEN, blockIdx.x);                                                                   \
     }

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::device::{self, AnyDecoder, ComputeArgs};
 use crate::embedded;
 use crate::failure::{Failure, Result};
-use crate::output::{self, bytes, count};
+use crate::output::{self, Progress, bytes, count};
 
 /// Memory read to find the ceiling: several times any last-level cache would be better, but
 /// must leave a small machine alive.
@@ -98,6 +98,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             (decoder, plan, place, format!("{} with random weights", config.display()))
         }
     };
+    let progress = Progress::waiting("measuring");
     let mut reader = place.reader(READ_BYTES)?;
     let mut rounds = Vec::new();
     for round in 0..=args.repeat {
@@ -111,6 +112,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             rounds.push(measured);
         }
     }
+    drop(progress);
     report(args, &decoder, &plan, &name, &rounds, place.held());
     Ok(())
 }

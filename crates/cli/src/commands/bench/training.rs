@@ -14,8 +14,8 @@ use serde_json::json;
 
 use crate::commands::train::{RecomputeArg, Size, State, StateArgs};
 use crate::corpus;
-use crate::failure::{Failure, Result};
-use crate::output::{self, bytes};
+use crate::failure::{Code, Failure, Result};
+use crate::output::{self, Progress, bytes};
 use crate::place::PlaceArgs;
 
 /// Steps before the clock runs: buffers are touched, kernels translated, products tried.
@@ -27,7 +27,7 @@ const RATE: f64 = 1e-7;
 #[command(next_help_heading = "Training")]
 pub(super) struct TrainingArgs {
     /// Measure training steps of the model's shape instead of a conversation
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["weights", "scales", "context", "cache", "prompt_tokens", "decode_tokens"])]
     pub(super) train: bool,
     /// Sequences of a step
     #[arg(long, value_name = "B", default_value_t = 4, requires = "train")]
@@ -60,6 +60,7 @@ pub(super) fn run(
         recompute: args.recompute,
     };
     let (place, plan) = place.settle(|place| size.fitting(place, path))?;
+    let progress = Progress::waiting("measuring");
     let mut model =
         Training::new(place.backend(&plan)?, architecture, &plan, size.training(), size.encoding)?;
     fill::fill(&mut model.backend, architecture, &plan, 0)?;
@@ -73,16 +74,14 @@ pub(super) fn run(
         let start = Instant::now();
         let loss = model.step(&batch, &mut adam)?;
         if !loss.is_finite() {
-            return Err(Failure::new(
-                crate::failure::Code::Failed,
-                format!("the loss of random weights is {loss}"),
-            ));
+            return Err(Failure::new(Code::Failed, format!("the loss of random weights is {loss}")));
         }
         if step >= WARM {
             steps.push(start.elapsed().as_secs_f64());
             optimizer.push(adam.seconds());
         }
     }
+    drop(progress);
     steps.sort_by(f64::total_cmp);
     optimizer.sort_by(f64::total_cmp);
     let (step, optimizer) = (steps[steps.len() / 2], optimizer[optimizer.len() / 2]);
