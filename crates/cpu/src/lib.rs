@@ -326,6 +326,10 @@ impl Backend for Cpu {
         rows::copy(self, x, out)
     }
 
+    fn clear(&mut self, out: Rows) -> Result<()> {
+        rows::clear(self, out)
+    }
+
     fn add(&mut self, x: Rows, out: Rows) -> Result<()> {
         rows::add(self, x, out)
     }

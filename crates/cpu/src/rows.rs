@@ -1,6 +1,7 @@
 //! Ops that go row by row: the reference's own lines, compiled for the instruction set. Only the
 //! norm that rounds its output is written by hand for AVX-512.
 
+use halfbyte_ops::error::check;
 #[cfg(target_arch = "x86_64")]
 use halfbyte_ops::tensor::{PANEL, UNIT};
 use halfbyte_ops::{Result, Rows, Vector, Weight, embed, gated, residual, rms_norm, rope};
@@ -101,6 +102,17 @@ pub(crate) fn rope(cpu: &mut Cpu, x: Rows, head_dim: usize, turns: Rows) -> Resu
             turn(isa, x, turns);
         }
     });
+    Ok(())
+}
+
+pub(crate) fn clear(cpu: &mut Cpu, out: Rows) -> Result<()> {
+    let to = cpu.arena.rows("clear", out)?;
+    let width = out.columns;
+    check(out.rows * width * 4 <= out.buffer.bytes, "clear", || {
+        format!("{}x{} in {} bytes", out.rows, width, out.buffer.bytes)
+    })?;
+    // SAFETY: each row is written by one chunk; bounds checked.
+    cpu.for_rows(out.rows, width, &|row| unsafe { to.slice_mut(row * width, width).fill(0.0) });
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Every op of the list and where it is; nothing is computed here.
 
+use std::time::Duration;
+
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
@@ -9,7 +11,7 @@ use halfbyte_ops::{
 
 use crate::{
     Cuda, accumulate, attend, attend_gradient, copies, embed, gated, heads, linear, loss, product_gradients,
-    residual, rms_norm, rope, row_gradients, tallies, update, weight,
+    profile, residual, rms_norm, rope, row_gradients, tallies, update, weight,
 };
 
 impl Backend for Cuda {
@@ -132,6 +134,10 @@ impl Backend for Cuda {
         attend_gradient::run(self, of, dout, dq, dk, dv)
     }
 
+    fn clear(&mut self, out: Rows) -> Result<()> {
+        residual::clear(self, out)
+    }
+
     fn copy(&mut self, x: Rows, out: Rows) -> Result<()> {
         residual::copy(self, x, out)
     }
@@ -199,5 +205,9 @@ impl Backend for Cuda {
 
     fn tallies(&mut self) -> Result<Tallies> {
         tallies::read(self)
+    }
+
+    fn profile(&mut self) -> Result<Vec<(&'static str, Duration)>> {
+        profile::read(self)
     }
 }

@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use halfbyte_ops::{Error, Result};
 
-use crate::Cuda;
 use crate::driver::{Function, Module, Session};
 use crate::ptx::MODULES;
+use crate::{Cuda, Device};
 
 /// Shared memory that every kernel may use without asking.
 const PLAIN_SHARED: u32 = 48 * 1024;
@@ -127,12 +127,19 @@ impl Kernels {
 impl Cuda {
     /// Starts a kernel behind what was started before it.
     pub(crate) fn launch(&mut self, kernel: &'static str, grid: Grid, arguments: &[Arg]) -> Result<()> {
-        let (blocks, threads) = (grid.blocks, grid.threads);
+        let blocks = grid.blocks;
         if blocks.0 == 0 || blocks.1 == 0 || blocks.2 == 0 {
             return Ok(());
         }
-        let session = &self.device.session;
-        let function = self.device.kernels.borrow_mut().find(session, kernel, grid.shared)?;
+        self.noted(kernel, |cuda| cuda.device.start(kernel, grid, arguments))
+    }
+}
+
+impl Device {
+    fn start(&self, kernel: &'static str, grid: Grid, arguments: &[Arg]) -> Result<()> {
+        let (blocks, threads) = (grid.blocks, grid.threads);
+        let session = &self.session;
+        let function = self.kernels.borrow_mut().find(session, kernel, grid.shared)?;
         let mut values: Vec<u64> = arguments.iter().map(|argument| argument.0).collect();
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();

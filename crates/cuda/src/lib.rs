@@ -27,6 +27,7 @@ mod library;
 mod linear;
 mod loss;
 mod product_gradients;
+mod profile;
 mod ptx;
 mod residual;
 mod rms_norm;
@@ -100,6 +101,7 @@ pub struct Cuda {
     counters: DeviceMemory,
     counted: tallies::Counted,
     tickets: DeviceMemory,
+    profile: Option<profile::Profile>,
 }
 
 impl Cuda {
@@ -118,6 +120,7 @@ impl Cuda {
             counters: DeviceMemory::take(session, arena::COUNTERS * 8)?,
             counted: tallies::Counted::new(session)?,
             tickets: DeviceMemory::take(session, arena::TICKETS * 4)?,
+            profile: None,
         };
         cuda.pointer("scratch", scratch)?;
         cuda.tickets.clear(cuda.tickets.at(0, arena::TICKETS * 4).unwrap_or_default(), arena::TICKETS * 4)?;

@@ -92,10 +92,10 @@ fn places(cuda: &Cuda, op: &'static str) -> Result<Places> {
 
 fn multiply(cuda: &mut Cuda, op: &'static str, product: &cublaslt::Product) -> Result<()> {
     let workspace = places(cuda, op)?.workspace;
-    match &cuda.device.library {
+    cuda.noted(op, |cuda| match &cuda.device.library {
         Some(library) => library.inner.borrow_mut().multiply(product, workspace, WORKSPACE),
         None => Ok(()),
-    }
+    })
 }
 
 /// `count` in parts of at most `most`, in multiples of 256 or, where that is too many, of 64; no more than `limit`.

@@ -1,5 +1,7 @@
 //! A device that is chosen at run time is a backend like any other.
 
+use std::time::Duration;
+
 use crate::{
     Attention, Backend, Buffer, Cache, Heads, Keep, Matrix, Product, Result, Rows, Sight, Tallies, Vector,
     Weight, WeightRows, accumulate, update,
@@ -123,6 +125,10 @@ impl Backend for Box<dyn Backend> {
         (**self).attend_gradient(of, dout, dq, dk, dv)
     }
 
+    fn clear(&mut self, out: Rows) -> Result<()> {
+        (**self).clear(out)
+    }
+
     fn copy(&mut self, x: Rows, out: Rows) -> Result<()> {
         (**self).copy(x, out)
     }
@@ -209,5 +215,9 @@ impl Backend for Box<dyn Backend> {
 
     fn tallies(&mut self) -> Result<Tallies> {
         (**self).tallies()
+    }
+
+    fn profile(&mut self) -> Result<Vec<(&'static str, Duration)>> {
+        (**self).profile()
     }
 }

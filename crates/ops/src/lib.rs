@@ -28,6 +28,8 @@ pub mod tensor;
 pub mod testing;
 pub mod update;
 
+use std::time::Duration;
+
 pub use error::{Error, Result};
 pub use halfbyte_formats::state::Tally;
 pub use heads::{Heads, Keep};
@@ -167,6 +169,8 @@ pub trait Backend {
     /// Gradients of the samples' queries, keys and values. See `attend`.
     fn attend_gradient(&mut self, of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows)
     -> Result<()>;
+    /// out[t, c] = 0
+    fn clear(&mut self, out: Rows) -> Result<()>;
     /// out[t, c] = x[t, c]. Out may be narrow.
     fn copy(&mut self, x: Rows, out: Rows) -> Result<()>;
     /// out[t, c] += x[t, c]
@@ -234,4 +238,9 @@ pub trait Backend {
     ) -> Result<()>;
     /// What each call of `accumulate`, `update` and `update_vector` since the last reading did. Waits for them.
     fn tallies(&mut self) -> Result<Tallies>;
+    /// Kernels since the last reading and their times, in order, where the device can note them; the first reading
+    /// begins the noting. Waits for them.
+    fn profile(&mut self) -> Result<Vec<(&'static str, Duration)>> {
+        Ok(Vec::new())
+    }
 }

@@ -1,4 +1,4 @@
-//! y[t,c] += x[t,c], and the plain copy
+//! y[t,c] += x[t,c], the plain copy, and zeros
 
 use crate::error::{Result, check};
 use crate::testing::{Bench, assert_same_bits, numbers, rounded_rows};
@@ -35,5 +35,9 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
         assert_same_bits(&bench.read(narrow), &want, "narrow copy");
         bench.backend.copy(x, y).unwrap();
         assert_same_bits(&bench.read(y), &bench.read(x), "copy");
+        bench.backend.clear(y.slice(0, 1)).unwrap();
+        let mut want = bench.read(x);
+        want[..columns].fill(0.0);
+        assert_same_bits(&bench.read(y), &want, "clear");
     }
 }

@@ -154,7 +154,7 @@ pub fn plan_training(
     list.push((Name::Value(Value::Gradient), Group::Scratch, None, gradient));
     list.push((Name::Scratch, Group::Scratch, None, scratch));
     let mut plan = place(a, settings, list);
-    // Angles on their way to the device, and zeros that gradients begin with.
-    plan.host_bytes += 4 * (tokens * a.head_dim + (tokens * a.hidden_size.max(q)).max(words * a.hidden_size));
+    // Angles on their way to the device.
+    plan.host_bytes += 4 * tokens * a.head_dim;
     plan
 }

@@ -164,12 +164,12 @@ impl<B: Backend> Training<B> {
             let heads = |x: Rows| x.reshape(pass.head_dim);
             // The raw queries' gradient has a place of its own, the raw keys' takes the queries'.
             let raw = self.rows(Value::DRaw, tokens, at.q.columns);
-            self.clear(raw)?;
+            self.backend.clear(raw)?;
             let name = |tensor| TensorName::Layer(index, tensor);
             let norm = (name(LayerTensor::QNorm), q_norm);
             self.norm_back(heads(at.q_raw), norm, pass.norm_eps, heads(dq), heads(raw), learner)?;
             let raw_keys = self.rows(Value::DQ, tokens, at.k.columns);
-            self.clear(raw_keys)?;
+            self.backend.clear(raw_keys)?;
             let norm = (name(LayerTensor::KNorm), k_norm);
             self.norm_back(heads(at.k_raw), norm, pass.norm_eps, heads(dk), heads(raw_keys), learner)?;
             (dq, dk) = (raw, raw_keys);
@@ -188,7 +188,7 @@ impl<B: Backend> Training<B> {
         learner: &mut dyn Learner<B>,
     ) -> Result<()> {
         let gradient = self.rows(Value::Gradient, 1, gain.len);
-        self.clear(gradient)?;
+        self.backend.clear(gradient)?;
         let d_gain = Vector { buffer: gradient.buffer, len: gain.len };
         self.backend.rms_norm_gradient(x, gain, eps, dy, dx, d_gain)?;
         learner.learn(&mut self.backend, name, 0, gradient)
@@ -203,7 +203,7 @@ impl<B: Backend> Training<B> {
         learner.learn(&mut self.backend, TensorName::Layer(index, used.weight), 0, gradient)?;
         if let Some(bias) = used.matrix.bias {
             let gradient = self.rows(Value::Gradient, 1, bias.len);
-            self.clear(gradient)?;
+            self.backend.clear(gradient)?;
             let d_bias = Vector { buffer: gradient.buffer, len: bias.len };
             self.backend.bias_gradient(used.dy_wide, d_bias)?;
             learner.learn(&mut self.backend, TensorName::Layer(index, used.bias), 0, gradient)?;

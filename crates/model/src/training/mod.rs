@@ -77,7 +77,6 @@ pub struct Training<B: Backend> {
     kept: Vec<Vec<(Value, Buffer)>>,
     angles: Angles,
     turns: Vec<f32>,
-    zeros: Vec<f32>,
     most: usize,
     longest: usize,
     words: usize,
@@ -114,14 +113,7 @@ impl<B: Backend> Training<B> {
             Recompute::None => kept.collect(),
         };
         let settings = &plan.settings;
-        let vectors = architecture.tensor_names().into_iter().map(|name| architecture.shape(name));
-        let widest = vectors.filter(|shape| shape.len() == 1).map(|shape| shape[0]).max().unwrap_or(0);
         let words = training.vocabulary_chunk.min(architecture.vocab_size);
-        // Only an embedding of its own begins its gradient with zeros.
-        let table = if architecture.tied { 0 } else { words * architecture.hidden_size };
-        let values =
-            settings.chunk * architecture.hidden_size.max(architecture.heads * architecture.head_dim);
-        let zeros = widest.max(values).max(table);
         Ok(Training {
             final_norm: handles.vector(TensorName::FinalNorm)?,
             layers,
@@ -132,7 +124,6 @@ impl<B: Backend> Training<B> {
             kept,
             angles: Angles::new(architecture),
             turns: vec![0.0; settings.chunk * architecture.head_dim],
-            zeros: vec![0.0; zeros],
             most: settings.chunk,
             longest: settings.context,
             words,
@@ -252,8 +243,8 @@ impl<B: Backend> Training<B> {
     /// Forgets what lies in the cache. Masked keys weigh zero, but zero times a NaN is a NaN: one
     /// left behind would reach the next batch.
     pub fn wipe(&mut self) -> Result<()> {
-        let cache = self.layers[0].cache.buffer;
-        Ok(self.backend.write_bytes(cache, &vec![0; cache.bytes])?)
+        let buffer = self.layers[0].cache.buffer;
+        Ok(self.backend.clear(Rows::new(buffer, 1, buffer.bytes / 4))?)
     }
 
     /// Checks a batch and lays out its positions.
@@ -344,9 +335,5 @@ impl<B: Backend> Training<B> {
             activated: rows(Value::Activated, a.intermediate_size),
             part: rows(Value::Part, a.hidden_size),
         }
-    }
-
-    fn clear(&mut self, rows: Rows) -> Result<()> {
-        Ok(self.backend.write(rows.buffer, &self.zeros[..rows.rows * rows.columns])?)
     }
 }

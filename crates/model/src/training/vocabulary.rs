@@ -65,7 +65,7 @@ impl<B: Backend> Training<B> {
             }
         }
         let d_residual = self.rows(Value::DResidual, tokens, normed.columns);
-        self.clear(d_residual)?;
+        self.backend.clear(d_residual)?;
         let norm = (TensorName::FinalNorm, self.final_norm);
         self.norm_back(pass.at.residual, norm, pass.norm_eps, d_normed, d_residual, learner)
     }
@@ -83,7 +83,7 @@ impl<B: Backend> Training<B> {
                 let exact = self.head.format == WeightFormat::F32;
                 self.backend.linear_weight_gradient(logits, normed, exact, gradient, false)?;
             } else {
-                self.clear(gradient)?;
+                self.backend.clear(gradient)?;
             }
             self.backend.embed_gradient(&batch.tokens, first, d_residual, gradient)?;
             learner.learn(&mut self.backend, TensorName::Embedding, first, gradient)?;

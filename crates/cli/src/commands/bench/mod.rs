@@ -1,5 +1,6 @@
 //! `halfbyte bench`: how fast a model reads a prompt and writes, against this machine's ceilings.
 
+mod profile;
 mod training;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::device::{self, AnyDecoder, ComputeArgs};
 use crate::embedded;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Progress, bytes, count};
+use profile::Profile;
 
 /// Memory read to find the ceiling: several times any last-level cache would be better, but
 /// must leave a small machine alive.
@@ -47,6 +49,9 @@ pub(crate) struct BenchArgs {
     /// Rounds; the median counts
     #[arg(long, default_value_t = 5, value_name = "N")]
     repeat: usize,
+    /// Say where the time goes, kernel by kernel (GPU)
+    #[arg(long)]
+    profile: bool,
     #[command(flatten)]
     compute: ComputeArgs,
     #[command(flatten)]
@@ -81,7 +86,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             &args.compute.place,
             (&architecture, path),
             args.repeat,
-            args.json,
+            (args.profile, args.json),
         );
     }
     let mut compute = args.compute.clone();
@@ -112,8 +117,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             rounds.push(measured);
         }
     }
+    let mut profiles = Vec::new();
+    if args.profile {
+        Profile::begin(&mut decoder.backend)?;
+        prefill(&mut decoder, args.prompt_tokens)?;
+        profiles.push(Profile::end("the prompt", &mut decoder.backend)?);
+        let next = token(&decoder, 1);
+        decoder.last_logits(&[next])?;
+        profiles.push(Profile::end("a token", &mut decoder.backend)?);
+    }
     drop(progress);
-    report(args, &decoder, &plan, &name, &rounds, place.held());
+    report(args, &decoder, &plan, &name, &rounds, &profiles, place.held());
     Ok(())
 }
 
@@ -181,6 +195,7 @@ fn report(
     plan: &Plan,
     name: &str,
     rounds: &[Round],
+    profiles: &[Profile],
     peak: Option<u64>,
 ) {
     let architecture = decoder.architecture();
@@ -210,6 +225,7 @@ fn report(
             "prefill_percent_of_ceiling": prefill_share.map(|share| 100.0 * share),
             "planned_peak_bytes": plan.peak_bytes(),
             "measured_peak_bytes": peak,
+            "profiles": profiles,
         }));
         return;
     }
@@ -237,6 +253,7 @@ fn report(
             bytes(READ_BYTES as u64)
         ))
     );
+    profiles.iter().for_each(Profile::print);
 }
 
 /// " 13% of 5.1 T flop/s "

@@ -12,6 +12,7 @@ use halfbyte_ops::Backend;
 use halfbyte_train::{Adam, GroupSettings, groups};
 use serde_json::json;
 
+use super::profile::Profile;
 use crate::commands::train::{RecomputeArg, Size, State, StateArgs};
 use crate::corpus;
 use crate::failure::{Code, Failure, Result};
@@ -48,7 +49,7 @@ pub(super) fn run(
     place: &PlaceArgs,
     (architecture, path): (&Architecture, &Path),
     repeat: usize,
-    as_json: bool,
+    (profile, as_json): (bool, bool),
 ) -> Result<()> {
     let size = Size {
         architecture,
@@ -81,6 +82,13 @@ pub(super) fn run(
             optimizer.push(adam.seconds());
         }
     }
+    let mut measured = None;
+    if profile {
+        adam.begin((WARM + repeat) as u64 + 1, RATE);
+        Profile::begin(&mut model.backend)?;
+        model.step(&batch, &mut adam)?;
+        measured = Some(Profile::end("a step", &mut model.backend)?);
+    }
     drop(progress);
     steps.sort_by(f64::total_cmp);
     optimizer.sort_by(f64::total_cmp);
@@ -104,6 +112,7 @@ pub(super) fn run(
             "state_bytes": adam.state_bytes(),
             "planned_peak_bytes": planned,
             "measured_peak_bytes": held,
+            "profile": measured,
         }));
         return Ok(());
     }
@@ -122,6 +131,7 @@ pub(super) fn run(
         bytes(planned),
         held.map_or("not".into(), bytes)
     );
+    measured.iter().for_each(Profile::print);
     Ok(())
 }
 
