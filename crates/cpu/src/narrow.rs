@@ -103,6 +103,18 @@ impl NarrowRow {
         unsafe { std::arch::x86_64::_mm256_storeu_si256(half.as_mut_ptr().cast(), crate::vector::narrow(x)) };
     }
 
+    /// Columns `16 index..`, all there.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+    pub(crate) fn register(&mut self, index: usize) -> std::arch::x86_64::__m512 {
+        use std::arch::x86_64::*;
+        let half = &self.line(index / 2).as_chunks::<PANEL>().0[index % 2];
+        // SAFETY: 16 values. The bits of a bf16 are the upper half of an f32's.
+        let bits = unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+    }
+
     #[inline(always)]
     fn put_each(&mut self, first: usize, x: &[f32]) {
         for (at, x) in (first..).zip(x) {
@@ -165,6 +177,69 @@ impl Output {
                     start.slice_mut(row * columns + first, x.len()).copy_from_slice(x);
                 }
                 Output::Narrow(rows) => rows.row(row).put(first, x),
+            }
+        }
+    }
+
+    /// What was put.
+    ///
+    /// # Safety
+    /// As [`Output::put`].
+    #[inline(always)]
+    pub(crate) unsafe fn get(&self, row: usize, first: usize, x: &mut [f32]) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match self {
+                Output::Wide(start, columns) => {
+                    x.copy_from_slice(start.slice(row * columns + first, x.len()));
+                }
+                Output::Narrow(rows) => {
+                    let mut row = rows.row(row);
+                    for (at, x) in (first..).zip(x) {
+                        *x = bf16::decode(row.line(at / LINE)[at % LINE]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Columns `16 index..` of a row, all there.
+    ///
+    /// # Safety
+    /// As [`Output::put`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+    pub(crate) unsafe fn put_register(&self, row: usize, index: usize, x: std::arch::x86_64::__m512) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match self {
+                Output::Wide(start, columns) => {
+                    std::arch::x86_64::_mm512_storeu_ps(
+                        start.pointer().add(row * columns + index * PANEL),
+                        x,
+                    );
+                }
+                Output::Narrow(rows) => rows.row(row).put_register(index, x),
+            }
+        }
+    }
+
+    /// What was put.
+    ///
+    /// # Safety
+    /// As [`Output::put`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+    pub(crate) unsafe fn register(&self, row: usize, index: usize) -> std::arch::x86_64::__m512 {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match self {
+                Output::Wide(start, columns) => {
+                    std::arch::x86_64::_mm512_loadu_ps(start.pointer().add(row * columns + index * PANEL))
+                }
+                Output::Narrow(rows) => rows.row(row).register(index),
             }
         }
     }

@@ -19,34 +19,63 @@ pub(crate) fn forward(
     out: Rows,
 ) -> Result<()> {
     gated::check_shapes(x, gate, up, kept, out)?;
-    let Some((gates, ups)) = kept else {
-        let kernels = match gate.weight.format {
-            of if library::takes(cuda, x.rows, of) => return library::gated(cuda, x, gate, up, out),
-            of if of != WeightFormat::F32 && x.rows <= FEW => {
-                return few_tokens::gated(cuda, x, gate, up, out);
-            }
-            WeightFormat::F32 => ["gated_f32"; 2],
-            WeightFormat::Bf16 => ["gated_bf16_32", "gated_bf16_128"],
-            WeightFormat::Int8 => ["gated_int8_32", "gated_int8_128"],
-            WeightFormat::Nvfp4 => ["gated_nvfp4_32", "gated_nvfp4_128"],
-        };
-        return linear::launch(cuda, OP, kernels, x, (gate, Some(up)), out, false);
+    let (format, columns) = (gate.weight.format, out.columns);
+    if let Some((gates, ups)) = kept.filter(|kept| !kept.0.narrow) {
+        linear::forward(cuda, x, &[Product::new(gate, gates), Product::new(up, ups)])?;
+        let products = Products::whole([cuda.rows(OP, gates)?, cuda.rows(OP, ups)?], columns);
+        return mix(cuda, &products, None, out, 0..columns);
+    }
+    if library::takes(cuda, x.rows, format) {
+        return library::gated(cuda, x, gate, up, kept, out);
+    }
+    if format != WeightFormat::F32 && x.rows <= FEW && kept.is_none() {
+        return few_tokens::gated(cuda, x, gate, up, out);
+    }
+    let kernels = match format {
+        WeightFormat::F32 => ["gated_f32"; 2],
+        WeightFormat::Bf16 => ["gated_bf16_32", "gated_bf16_128"],
+        WeightFormat::Int8 => ["gated_int8_32", "gated_int8_128"],
+        WeightFormat::Nvfp4 => ["gated_nvfp4_32", "gated_nvfp4_128"],
     };
-    linear::forward(cuda, x, &[Product::new(gate, gates), Product::new(up, ups)])?;
-    let products = [cuda.rows(OP, gates)?, cuda.rows(OP, ups)?];
-    mix(cuda, products, [DevicePtr::NULL; 2], out, 0..out.columns)
+    linear::launch(cuda, OP, kernels, x, (gate, Some((up, kept))), out, false)
 }
 
-/// What comes of both products of these columns; biases where they are not in them.
+/// Both products of some columns, as they lie; scales and biases are those that are not in them.
+pub(crate) struct Products {
+    pub(crate) gate: DevicePtr,
+    pub(crate) up: DevicePtr,
+    /// Values from one row to the next, of both.
+    pub(crate) stride: usize,
+    pub(crate) scales: [DevicePtr; 2],
+    pub(crate) biases: [DevicePtr; 2],
+}
+
+impl Products {
+    /// Nothing is missing in them.
+    fn whole([gate, up]: [DevicePtr; 2], stride: usize) -> Products {
+        let none = [DevicePtr::NULL; 2];
+        Products { gate, up, stride, scales: none, biases: none }
+    }
+}
+
+/// Where narrow products are kept; nowhere, where they are not.
+pub(crate) fn places(cuda: &Cuda, kept: Option<(Rows, Rows)>) -> Result<[DevicePtr; 2]> {
+    let place = |rows: Rows| cuda.pointer(OP, rows.buffer);
+    kept.map_or(Ok([DevicePtr::NULL; 2]), |(gate, up)| Ok([place(gate)?, place(up)?]))
+}
+
+/// What comes of both products of these columns.
 pub(crate) fn mix(
     cuda: &mut Cuda,
-    [gate, up]: [DevicePtr; 2],
-    [gate_bias, up_bias]: [DevicePtr; 2],
+    products: &Products,
+    kept: Option<(Rows, Rows)>,
     out: Rows,
     of: Range<usize>,
 ) -> Result<()> {
-    let to = cuda.pointer(OP, out.buffer)?;
-    let arguments =
-        args![gate, up, gate_bias, up_bias, to, out.narrow, out.columns, of.start, of.end - of.start];
-    cuda.launch("gated", Grid::line(out.rows, 256), arguments)
+    let (to, [kept_gate, kept_up]) = (cuda.pointer(OP, out.buffer)?, places(cuda, kept)?);
+    let Products { gate, up, stride, scales, biases } = *products;
+    let (first, count) = (of.start, of.end - of.start);
+    let given = args![gate, up, stride, scales[0], scales[1], biases[0], biases[1]];
+    let results = args![kept_gate, kept_up, to, out.narrow, out.columns, first, count];
+    cuda.launch("gated", Grid::line(out.rows, 256), &[given, results].concat())
 }

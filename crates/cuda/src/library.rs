@@ -11,6 +11,7 @@ use halfbyte_ops::error::check;
 use halfbyte_ops::{Matrix, Product, Result, Rows, Weight, WeightFormat};
 
 use crate::cublaslt::{self, CublasLt, Operand};
+use crate::gated::Products;
 use crate::launch::{DevicePtr, Grid, args};
 use crate::{Cuda, Device, gated};
 
@@ -20,7 +21,8 @@ pub const MANY: usize = 256;
 /// Bytes of scratch: for a decoded part, for rounded rows, for results that are mixed at once, for the library.
 const DECODED: usize = 64 << 20;
 const ROUNDED: usize = 32 << 20;
-const RESULTS: usize = 64 << 20;
+/// So few that they are still near, in the second-level cache, when they are mixed.
+const RESULTS: usize = 32 << 20;
 const WORKSPACE: usize = 32 << 20;
 /// What the library wants its workspace to begin at a multiple of.
 const ALIGNMENT: usize = 256;
@@ -215,22 +217,53 @@ fn outputs(
     multiply(cuda, op, &cublaslt::Product { rows, columns, inner, left, right, out, stride, scale, added })
 }
 
-pub(crate) fn gated(cuda: &mut Cuda, x: Rows, gate: Matrix, up: Matrix, out: Rows) -> Result<()> {
+pub(crate) fn gated(
+    cuda: &mut Cuda,
+    x: Rows,
+    gate: Matrix,
+    up: Matrix,
+    kept: Option<(Rows, Rows)>,
+    out: Rows,
+) -> Result<()> {
     const OP: &str = "gated";
-    let results = places(cuda, OP)?.results;
-    let bias = |matrix: Matrix| matrix.bias.map_or(Ok(DevicePtr::NULL), |bias| cuda.vector(OP, bias));
-    let biases = [bias(gate)?, bias(up)?];
+    let at = places(cuda, OP)?;
+    let null = |place: Option<DevicePtr>| place.unwrap_or(DevicePtr::NULL);
+    let bias = |matrix: Matrix| matrix.bias.map(|bias| cuda.vector(OP, bias)).transpose();
+    let biases = [null(bias(gate)?), null(bias(up)?)];
+    let scales = [null(scale(cuda, OP, &gate.weight)?), null(scale(cuda, OP, &up.weight)?)];
     let most = tokens_at_once(cuda, OP, &[(x, ROUNDED)])?;
     for (first, count) in pieces(x.rows, most) {
-        let (most, limit) = most_results(cuda, x.columns, count, 8);
+        let of = |rows: Rows| rows.slice(first, count);
+        let left = narrow(cuda, OP, of(x), at.rounded)?;
+        let inner = x.columns.next_multiple_of(64);
+        // Of both.
+        let (most, limit) = most_results(cuda, 2 * inner, count, 8);
         for part in parts(OP, out.columns, most, limit)? {
-            let width = part.len();
-            let products = [results, results.add(count * width * 4)];
-            for (matrix, to) in [gate, up].into_iter().zip(products) {
-                let x = x.slice(first, count);
-                outputs(cuda, OP, x, &matrix.weight, part.clone(), (to, width), false)?;
+            let (width, stride) = (part.len(), 2 * part.len());
+            let behind = at.decoded.add(width * inner * 2);
+            let right = decoded(cuda, OP, &gate.weight, part.clone(), 0..x.columns, at.decoded)?;
+            let second = decoded(cuda, OP, &up.weight, part.clone(), 0..x.columns, behind)?;
+            let product = |right: Operand, columns, column: usize| cublaslt::Product {
+                rows: count,
+                columns,
+                inner,
+                left,
+                right: Operand { turned: true, ..right },
+                out: at.results.add(column * 4),
+                stride,
+                scale: None,
+                added: false,
+            };
+            // Where both were decoded, one behind the other, they are one product.
+            if right.at == at.decoded && second.at == behind {
+                multiply(cuda, OP, &product(right, stride, 0))?;
+            } else {
+                multiply(cuda, OP, &product(right, width, 0))?;
+                multiply(cuda, OP, &product(second, width, width))?;
             }
-            gated::mix(cuda, products, biases, out.slice(first, count), part)?;
+            let products =
+                Products { gate: at.results, up: at.results.add(width * 4), stride, scales, biases };
+            gated::mix(cuda, &products, kept.map(|(gate, up)| (of(gate), of(up))), of(out), part)?;
         }
     }
     Ok(())
@@ -287,7 +320,7 @@ pub(crate) fn gated_gradient(
     let columns = down.columns;
     let most = tokens_at_once(cuda, OP, &[(dy, ROUNDED)])?;
     for (first, count) in pieces(dy.rows, most) {
-        let [gate, up] = [kept.0, kept.1].map(|rows| cuda.rows(OP, rows.slice(first, count)));
+        let [gate, up] = [kept.0, kept.1].map(|rows| cuda.pointer(OP, rows.slice(first, count).buffer));
         let (gate, up) = (gate?, up?);
         let [to_gate, to_up] = [dgate, dup].map(|rows| cuda.pointer(OP, rows.slice(first, count).buffer));
         let (to_gate, to_up) = (to_gate?, to_up?);
@@ -295,9 +328,9 @@ pub(crate) fn gated_gradient(
         for part in parts(OP, columns, most, limit)? {
             let (start, width) = (part.start, part.len());
             inputs(cuda, OP, dy.slice(first, count), down, part, (results, width), false)?;
-            let arguments =
-                args![results, gate, up, to_gate, to_up, dgate.narrow, dup.narrow, columns, start, width];
-            cuda.launch("gated_gradient", Grid::line(count, 256), arguments)?;
+            let given = args![results, gate, up, kept.0.narrow];
+            let to = args![to_gate, to_up, dgate.narrow, dup.narrow, columns, start, width];
+            cuda.launch("gated_gradient", Grid::line(count, 256), &[given, to].concat())?;
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, linear};
 
 use crate::few_tokens::{FEW, TOGETHER, bias};
 use crate::launch::{Arg, Grid, args};
-use crate::{Cuda, few_tokens, library};
+use crate::{Cuda, few_tokens, gated, library};
 
 /// Most tokens that blocks of 32 are launched for, and not of 128.
 const SOME: usize = 64;
@@ -65,18 +65,26 @@ pub(crate) fn operands(
     Ok(arguments.to_vec())
 }
 
+/// The second matrix of a gated pair, and where the products are kept.
+pub(crate) type Partner = (Matrix, Option<(Rows, Rows)>);
+
 /// One product, or the two of a gated pair, by the kernel of `kernels` for some and for many tokens.
 pub(crate) fn launch(
     cuda: &mut Cuda,
     op: &'static str,
     kernels: [&'static str; 2],
     x: Rows,
-    (matrix, up): (Matrix, Option<Matrix>),
+    (matrix, partner): (Matrix, Option<Partner>),
     out: Rows,
     added: bool,
 ) -> Result<()> {
-    let arguments = operands(cuda, op, x, (matrix, up.unwrap_or(matrix)), out, added)?;
-    let (tokens, gated) = (x.rows, up.is_some());
+    let up = partner.map_or(matrix, |(up, _)| up);
+    let mut arguments = operands(cuda, op, x, (matrix, up), out, added)?;
+    if let Some((_, kept)) = partner {
+        let [gate, up] = gated::places(cuda, kept)?;
+        arguments.extend(args![gate, up]);
+    }
+    let (tokens, gated) = (x.rows, partner.is_some());
     // Narrow rows are written to the end of their padding.
     let outputs = if gated { out.columns.next_multiple_of(64) } else { out.columns };
     let (kernel, grid) = if matrix.weight.format == WeightFormat::F32 {

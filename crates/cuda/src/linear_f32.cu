@@ -54,4 +54,4 @@ template <bool GATED> __device__ __forceinline__ void exact(const Operands &o) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) linear_f32(OPERANDS) { exact<false>(GIVEN); }
-extern "C" __global__ void __launch_bounds__(256) gated_f32(OPERANDS) { exact<true>(GIVEN); }
+extern "C" __global__ void __launch_bounds__(256) gated_f32(OPERANDS, KEPT) { exact<true>(GIVEN_KEPT); }

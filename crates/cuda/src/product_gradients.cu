@@ -16,8 +16,8 @@ struct Matrix {
 // Where results go: `out`, or dgate and dup of what `gate` and `up` were.
 struct Results {
     void *out, *dup;
-    const float *gate, *up;
-    u32 out_narrow, dup_narrow, added, rows, columns;
+    const void *gate, *up;
+    u32 kept_narrow, out_narrow, dup_narrow, added, rows, columns;
 };
 
 __device__ __forceinline__ void finish(const Results &r, u32 row, u32 column, float sum) {
@@ -29,8 +29,8 @@ __device__ __forceinline__ void finish(const Results &r, u32 row, u32 column, fl
 __device__ __forceinline__ void finish_gated(const Results &r, u32 row, u32 column, float dy) {
     if (row >= r.rows || column >= padded(r.columns)) return;
     bool there = column < r.columns;
-    u64 at = (u64)row * r.columns + column;
-    float g = there ? r.gate[at] : 0.0f, u = there ? r.up[at] : 0.0f;
+    float g = there ? get(r.gate, r.kept_narrow, r.columns, row, column) : 0.0f;
+    float u = there ? get(r.up, r.kept_narrow, r.columns, row, column) : 0.0f;
     GatedGradient of = gated_gradient_of(g, u, dy);
     // Beyond the last column come the zeros that pad narrow rows.
     if (there || r.out_narrow) put(r.out, r.out_narrow, r.columns, row, column, there ? of.dgate : 0.0f);
@@ -219,16 +219,17 @@ __device__ __forceinline__ void exact(const float *a, u64 a_row, u64 a_inner, co
 // ---- kernels ----
 
 #define WEIGHT_OPERANDS const void *dy, u32 dy_narrow, const u8 *weight, u32 tokens, u32 outputs, u32 inputs
-#define GATED_RESULTS void *dgate, void *dup, const float *gate, const float *up, u32 gate_narrow, u32 up_narrow
+#define GATED_RESULTS                                                                                                  \
+    void *dgate, void *dup, const void *gate, const void *up, u32 kept_narrow, u32 gate_narrow, u32 up_narrow
 
 #define INPUT_GRADIENT(FORMAT, name)                                                                                   \
     extern "C" __global__ void __launch_bounds__(256, 2) input_gradient_##name(WEIGHT_OPERANDS, float *dx, u32 added) {   \
-        Results results = {dx, nullptr, nullptr, nullptr, 0, 0, added, tokens, inputs};                                \
+        Results results = {dx, nullptr, nullptr, nullptr, 0, 0, 0, added, tokens, inputs};                                \
         product<false, false>(Matrix{dy, dy_narrow, tokens, outputs}, Decoded<FORMAT>{weight, outputs, inputs},        \
                               outputs, tensor_scale(weight, FORMAT), results);                                         \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, 2) gated_gradient_##name(WEIGHT_OPERANDS, GATED_RESULTS) {          \
-        Results results = {dgate, dup, gate, up, gate_narrow, up_narrow, 0, tokens, inputs};                           \
+        Results results = {dgate, dup, gate, up, kept_narrow, gate_narrow, up_narrow, 0, tokens, inputs};                           \
         product<false, true>(Matrix{dy, dy_narrow, tokens, outputs}, Decoded<FORMAT>{weight, outputs, inputs},         \
                              outputs, tensor_scale(weight, FORMAT), results);                                          \
     }
@@ -238,25 +239,25 @@ INPUT_GRADIENT(INT8, int8)
 INPUT_GRADIENT(NVFP4, nvfp4)
 
 extern "C" __global__ void __launch_bounds__(256) input_gradient_f32(WEIGHT_OPERANDS, float *dx, u32 added) {
-    Results results = {dx, nullptr, nullptr, nullptr, 0, 0, added, tokens, inputs};
+    Results results = {dx, nullptr, nullptr, nullptr, 0, 0, 0, added, tokens, inputs};
     // Panels of 16 rows are rows one after the other, padded.
     exact<false>((const float *)dy, outputs, 1, (const float *)(weight + 64), padded(inputs), outputs, results);
 }
 
 extern "C" __global__ void __launch_bounds__(256) gated_gradient_f32(WEIGHT_OPERANDS, GATED_RESULTS) {
-    Results results = {dgate, dup, gate, up, gate_narrow, up_narrow, 0, tokens, inputs};
+    Results results = {dgate, dup, gate, up, kept_narrow, gate_narrow, up_narrow, 0, tokens, inputs};
     exact<true>((const float *)dy, outputs, 1, (const float *)(weight + 64), padded(inputs), outputs, results);
 }
 
 #define ROWS_OPERANDS const void *dy, u32 dy_narrow, const void *x, u32 x_narrow, u32 tokens, u32 outputs, u32 inputs
 
 extern "C" __global__ void __launch_bounds__(256, 2) weight_gradient_bf16(ROWS_OPERANDS, float *dw, u32 added) {
-    Results results = {dw, nullptr, nullptr, nullptr, 0, 0, added, outputs, inputs};
+    Results results = {dw, nullptr, nullptr, nullptr, 0, 0, 0, added, outputs, inputs};
     Rows<true> b = {{x, x_narrow, tokens, inputs}};
     product<true, false>(Matrix{dy, dy_narrow, tokens, outputs}, b, tokens, 1.0f, results);
 }
 
 extern "C" __global__ void __launch_bounds__(256) weight_gradient_f32(ROWS_OPERANDS, float *dw, u32 added) {
-    Results results = {dw, nullptr, nullptr, nullptr, 0, 0, added, outputs, inputs};
+    Results results = {dw, nullptr, nullptr, nullptr, 0, 0, 0, added, outputs, inputs};
     exact<false>((const float *)dy, 1, outputs, (const float *)x, inputs, tokens, results);
 }

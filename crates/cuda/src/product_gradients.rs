@@ -48,8 +48,8 @@ pub(crate) fn gated(
         WeightFormat::Nvfp4 => "gated_gradient_nvfp4",
     };
     let (to_gate, to_up) = (cuda.pointer(OP, dgate.buffer)?, cuda.pointer(OP, dup.buffer)?);
-    let (gate, up) = (cuda.rows(OP, kept.0)?, cuda.rows(OP, kept.1)?);
-    let results = args![to_gate, to_up, gate, up, dgate.narrow, dup.narrow];
+    let (gate, up) = (cuda.pointer(OP, kept.0.buffer)?, cuda.pointer(OP, kept.1.buffer)?);
+    let results = args![to_gate, to_up, gate, up, kept.0.narrow, dgate.narrow, dup.narrow];
     // Narrow rows are written to the end of their padding.
     by_weight(cuda, (OP, kernel), dy, down, dgate.columns.next_multiple_of(64), results)
 }

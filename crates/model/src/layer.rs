@@ -2,7 +2,7 @@
 
 use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
 use halfbyte_ops::tensor::KEYS;
-use halfbyte_ops::{Buffer, Cache, Matrix, Vector, Weight};
+use halfbyte_ops::{Buffer, Cache, Matrix, Rows, Vector, Weight, WeightFormat};
 use halfbyte_plan::{Name, Plan};
 
 use crate::error::{Error, Result};
@@ -23,6 +23,16 @@ pub(crate) struct Layer {
     pub(crate) down: Matrix,
     pub(crate) cache: Cache,
     pub(crate) window: Option<usize>,
+}
+
+impl Layer {
+    /// Where gate's or up's products, and then their gradients, are kept for the way back: narrow, as products take
+    /// them, unless something wants them in f32.
+    pub(crate) fn mixed(&self, rows: Rows) -> Rows {
+        let (gate, up) = (self.gate, self.up);
+        let wide = gate.bias.is_some() || up.bias.is_some() || gate.weight.format == WeightFormat::F32;
+        if wide || gate.weight.format != up.weight.format { rows } else { rows.narrow() }
+    }
 }
 
 /// Finds handles by name.

@@ -7,20 +7,23 @@ use crate::{Backend, Matrix, Product, Rows, Weight, WeightFormat, linear, math};
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, gate: Matrix, up: Matrix, kept: Option<(Rows, Rows)>, out: Rows) -> Result<()> {
-    let wide = Rows::new(out.buffer, out.rows, out.columns);
-    let (first, second) = kept.unwrap_or((wide, wide));
-    linear::check_shapes(x, &[Product::new(gate, first), Product::new(up, second)])?;
+    let wide = |rows: Rows| Rows { narrow: false, ..rows };
+    let (first, second) = kept.unwrap_or((out, out));
+    linear::check_shapes(x, &[Product::new(gate, wide(first)), Product::new(up, wide(second))])?;
+    // Products are rounded where they are mixed before they are stored: not those of different formats.
+    let apart = kept.is_some_and(|(first, second)| !first.narrow && !second.narrow);
     check(
         out.rows == x.rows
             && out.columns == gate.weight.rows
-            && (kept.is_some() || gate.weight.format == up.weight.format),
+            && kept.is_none_or(|(first, second)| first.narrow == second.narrow)
+            && (apart || gate.weight.format == up.weight.format),
         "gated",
         || {
             format!(
                 "{} gate and {} up, products {}, out {}x{}",
                 gate.weight.format.name(),
                 up.weight.format.name(),
-                if kept.is_some() { "kept" } else { "not kept" },
+                if apart { "kept" } else { "not kept in f32" },
                 out.rows,
                 out.columns
             )
@@ -43,9 +46,10 @@ pub fn gradient(gate: f32, up: f32, dy: f32) -> (f32, f32) {
 
 /// The shapes that fit the gradient.
 pub fn check_gradient(dy: Rows, down: &Weight, kept: (Rows, Rows), dgate: Rows, dup: Rows) -> Result<()> {
-    linear::check_input_gradient(dy, down, kept.0)?;
+    linear::check_input_gradient(dy, down, Rows { narrow: false, ..kept.0 })?;
     let shape = |a: Rows| (a.rows, a.columns);
-    let fits = [kept.1, dgate, dup].into_iter().all(|other| shape(other) == shape(kept.0));
+    let fits = [kept.1, dgate, dup].into_iter().all(|other| shape(other) == shape(kept.0))
+        && kept.0.narrow == kept.1.narrow;
     check(fits, "gated_gradient", || {
         format!(
             "gate {:?}, up {:?}, dgate {:?}, dup {:?}",
@@ -82,16 +86,26 @@ fn check_gradients<B: Backend>(
     let gate: Vec<f32> = numbers(1, tokens * inner).iter().map(|x| x * 20.0).collect();
     let (up, dy) = (numbers(2, tokens * inner), numbers(3, tokens * outputs));
     let mixed = linear::input_gradient(&dy, &held, inner, scale, format);
-    let all = gate.iter().zip(&up).zip(&mixed).map(|((g, u), dy)| gradient(*g, *u, *dy));
-    let (dgate, dup): (Vec<f32>, Vec<f32>) = all.unzip();
-    let what = format!("gradients, {} {tokens}x{outputs}x{inner}", format.name());
-    let (dy, kept) = (bench.rows(tokens, outputs, &dy), [&gate, &up].map(|x| bench.rows(tokens, inner, x)));
-    let narrow = [1, 2].map(|_| bench.output(tokens, inner).narrow());
-    for outs in [narrow, kept] {
-        bench.backend.gated_gradient(dy, &down, (kept[0], kept[1]), outs[0], outs[1]).unwrap();
-        for (out, want) in outs.into_iter().zip([&dgate, &dup]) {
-            let want = if out.narrow { rounded_rows(want) } else { want.clone() };
-            bench.assert_products(out, &want, SUMMED, &what);
+    let dy = bench.rows(tokens, outputs, &dy);
+    for narrow in [false, true] {
+        let rounded = |x: &[f32]| if narrow { rounded_rows(x) } else { x.to_vec() };
+        let (gate, up) = (rounded(&gate), rounded(&up));
+        let all = gate.iter().zip(&up).zip(&mixed).map(|((g, u), dy)| gradient(*g, *u, *dy));
+        let (dgate, dup): (Vec<f32>, Vec<f32>) = all.unzip();
+        let what = format!("gradients, {} {tokens}x{outputs}x{inner}, narrow {narrow}", format.name());
+        let kept = [&gate, &up].map(|x| {
+            let wide = bench.rows(tokens, inner, x);
+            let kept = bench.output(tokens, inner).narrow();
+            bench.backend.copy(wide, kept).unwrap();
+            if narrow { kept } else { wide }
+        });
+        let elsewhere = [1, 2].map(|_| bench.output(tokens, inner).narrow());
+        for outs in [elsewhere, kept] {
+            bench.backend.gated_gradient(dy, &down, (kept[0], kept[1]), outs[0], outs[1]).unwrap();
+            for (out, want) in outs.into_iter().zip([&dgate, &dup]) {
+                let want = if out.narrow { rounded_rows(want) } else { want.clone() };
+                bench.assert_products(out, &want, SUMMED, &what);
+            }
         }
     }
 }
@@ -122,6 +136,13 @@ fn check_case<B: Backend>(
     if formats.0 == formats.1 {
         let narrow = bench.output(tokens, outputs).narrow();
         bench.backend.gated(x, gate, up, None, narrow).unwrap();
+        bench.assert_products(narrow, &rounded_rows(&want), SUMMED, &what);
+        // What is kept is rounded, what is made of it was not.
+        let kept = [1, 2].map(|_| bench.output(tokens, outputs).narrow());
+        bench.backend.gated(x, gate, up, Some((kept[0], kept[1])), narrow).unwrap();
+        for (kept, want) in kept.into_iter().zip([&g, &u]) {
+            bench.assert_products(kept, &rounded_rows(want), SUMMED, &what);
+        }
         bench.assert_products(narrow, &rounded_rows(&want), SUMMED, &what);
     } else {
         assert!(bench.backend.gated(x, gate, up, None, out).is_err(), "{what}: nowhere to keep products");

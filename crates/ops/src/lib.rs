@@ -175,8 +175,8 @@ pub trait Backend {
     fn copy(&mut self, x: Rows, out: Rows) -> Result<()>;
     /// out[t, c] += x[t, c]
     fn add(&mut self, x: Rows, out: Rows) -> Result<()>;
-    /// out = silu(x gate) * (x up), where `kept` are the two products, if they are wanted. Two
-    /// weights of different formats need `kept`. X and out may be narrow.
+    /// out = silu(x gate) * (x up), where `kept` are the two products, if they are wanted; both may be narrow. Two
+    /// weights of different formats need `kept` in f32. X and out may be narrow.
     fn gated(
         &mut self,
         x: Rows,
@@ -186,7 +186,7 @@ pub trait Backend {
         out: Rows,
     ) -> Result<()>;
     /// Gradients of the products that a gated pair kept, from dy of what `down` made of their mix:
-    /// in their places, or elsewhere, where they may be narrow. Dy may be narrow too. See `gated`.
+    /// in their places, or elsewhere, where they may be narrow. What was kept and dy may be narrow too. See `gated`.
     fn gated_gradient(
         &mut self,
         dy: Rows,

@@ -129,8 +129,6 @@ pub enum Value {
     FinalNormed,
     DResidual,
     DNormed,
-    DGate,
-    DUp,
     DAttended,
     DQ,
     DK,

@@ -1,10 +1,10 @@
 //! The list of a training step's buffers. Each layer's input is kept; everything inside a layer is
 //! computed again on the way back, so one layer's values are enough; or all of them are kept.
 
-use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
+use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
 use halfbyte_ops::accumulate::{Storage, Stored};
 use halfbyte_ops::update::Recipe;
-use halfbyte_ops::{Buffer, Cache, Rows, loss};
+use halfbyte_ops::{Buffer, Cache, Rows, WeightFormat, loss};
 
 use crate::need::{Item, place, tensors};
 use crate::settings::Settings;
@@ -71,6 +71,33 @@ fn of_layer(value: Value) -> bool {
     matches!(value, Normed | Q | K | V | QRaw | KRaw | Attended | PostNormed | Gate | Up | Activated)
 }
 
+/// Values that only products read, or that products alone make, and that are therefore kept rounded.
+fn narrow_values(
+    a: &Architecture,
+    settings: &Settings,
+    encoding: &dyn Fn(TensorName) -> Option<Encoding>,
+) -> Vec<Value> {
+    use LayerTensor::{Down, Gate, GateBias, K, Q, Up, UpBias, V};
+    let format = |name| settings.weights.format(name, encoding(name));
+    let everywhere = |test: &dyn Fn(usize) -> bool| (0..a.layers).all(test);
+    let rounds = |takers: &[LayerTensor]| {
+        let rounds = |layer| takers.iter().all(|t| format(TensorName::Layer(layer, *t)) != WeightFormat::F32);
+        everywhere(&rounds)
+    };
+    let alike = |layer| format(TensorName::Layer(layer, Gate)) == format(TensorName::Layer(layer, Up));
+    let mixed = rounds(&[Gate, Up]) && everywhere(&alike) && !a.has(GateBias) && !a.has(UpBias);
+    let head = format(if a.tied { TensorName::Embedding } else { TensorName::Head }) != WeightFormat::F32;
+    let all = [
+        (Value::Normed, rounds(&[Q, K, V])),
+        (Value::PostNormed, rounds(&[Gate, Up])),
+        (Value::Gate, mixed),
+        (Value::Up, mixed),
+        (Value::Activated, rounds(&[Down])),
+        (Value::FinalNormed, head),
+    ];
+    all.into_iter().filter(|(_, narrow)| *narrow).map(|(value, _)| value).collect()
+}
+
 /// Plans a training step and what is kept between steps.
 pub fn plan_training(
     architecture: &Architecture,
@@ -128,8 +155,12 @@ pub fn plan_training(
         (Value::DRaw, heads, q),
         (Value::LossState, None, loss::STATE),
     ];
+    let narrow = narrow_values(a, settings, encoding);
     for (value, lifetime, columns) in values {
-        let bytes = Rows::bytes(tokens, columns);
+        let bytes = match narrow.contains(&value) {
+            true => Rows::narrow_bytes(tokens, columns),
+            false => Rows::bytes(tokens, columns),
+        };
         let mut add = |name, lifetime| list.push((name, Group::Activations, lifetime, bytes));
         match training.recompute == Recompute::None && of_layer(value) {
             true => (0..a.layers).for_each(|layer| add(Name::Kept(layer, value), None)),
@@ -140,11 +171,6 @@ pub fn plan_training(
         let middle = |layer| (Name::Kept(layer, Value::Middle), Group::Activations, None, hidden);
         list.extend((0..a.layers).map(middle));
     }
-    // Only products read these.
-    let narrow = Rows::narrow_bytes(tokens, inner);
-    list.extend(
-        [Value::DGate, Value::DUp].map(|value| (Name::Value(value), Group::Activations, fed, narrow)),
-    );
     let words = training.vocabulary_chunk.min(a.vocab_size);
     let head = Some((Stage::Head, Stage::Head));
     list.push((Name::Value(Value::Logits), Group::Logits, head, Rows::bytes(tokens, words)));

@@ -132,13 +132,13 @@ pub(super) enum Job<'a> {
     /// silu(first) * second; the two products are kept where they are wanted.
     Gated {
         sources: [Source<'a>; 2],
-        kept: Option<[Place<f32>; 2]>,
+        kept: Option<[Output; 2]>,
         out: Output,
     },
     /// Gradients of the two products that were kept, from that of their mix.
     Unmixed {
         source: Source<'a>,
-        kept: [Place<f32>; 2],
+        kept: [Output; 2],
         outs: [Output; 2],
     },
 }
@@ -237,7 +237,7 @@ impl<'a> Job<'a> {
         kept: Option<(Rows, Rows)>,
         out: Rows,
     ) -> Result<Job<'a>> {
-        let keep = |(gate, up)| Ok([cpu.arena.rows("gated", gate)?, cpu.arena.rows("gated", up)?]);
+        let keep = |(gate, up)| Ok([cpu.arena.output("gated", gate)?, cpu.arena.output("gated", up)?]);
         Ok(Job::Gated {
             sources: [Source::new(cpu, &gate)?, Source::new(cpu, &up)?],
             kept: kept.map(keep).transpose()?,
@@ -254,7 +254,7 @@ impl<'a> Job<'a> {
         const OP: &str = "gated_gradient";
         Ok(Job::Unmixed {
             source: Source::transposed(cpu, down)?,
-            kept: [cpu.arena.rows(OP, gate)?, cpu.arena.rows(OP, up)?],
+            kept: [cpu.arena.output(OP, gate)?, cpu.arena.output(OP, up)?],
             outs: [cpu.arena.output(OP, dgate)?, cpu.arena.output(OP, dup)?],
         })
     }
@@ -313,9 +313,9 @@ pub(super) fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; PA
             let count = PANEL.min(outputs - first);
             for (t, (g, u)) in sums[0].iter().zip(sums[1]).enumerate() {
                 let (g, u) = (gate.finish(first, g), up.finish(first, u));
-                if let Some(kept) = kept {
-                    store(kept[0], (token + t) * outputs + first, &g[..count]);
-                    store(kept[1], (token + t) * outputs + first, &u[..count]);
+                for (kept, products) in kept.iter().flatten().zip([&g, &u]) {
+                    // SAFETY: as below.
+                    unsafe { kept.put(token + t, first, &products[..count]) };
                 }
                 let mut y = [0.0; PANEL];
                 for i in 0..PANEL {
@@ -356,7 +356,7 @@ fn one_panel(
 #[inline(always)]
 fn unmixed_panel(
     source: &Source<'_>,
-    kept: &[Place<f32>; 2],
+    kept: &[Output; 2],
     outs: &[Output; 2],
     first: usize,
     token: usize,
@@ -365,12 +365,11 @@ fn unmixed_panel(
     let count = PANEL.min(source.outputs.saturating_sub(first));
     for (t, sums) in sums.iter().enumerate().take(if count == 0 { 0 } else { sums.len() }) {
         let dy = source.finish(first, sums);
-        let at = (token + t) * source.outputs + first;
         // Read before they are written: gradients may take the place of what was kept.
         let [mut gate, mut up] = [[0.0; PANEL]; 2];
         for (line, kept) in [&mut gate, &mut up].into_iter().zip(kept) {
-            // SAFETY: as in `store`.
-            line[..count].copy_from_slice(unsafe { kept.slice(at, count) });
+            // SAFETY: as below.
+            unsafe { kept.get(token + t, first, &mut line[..count]) };
         }
         for i in 0..PANEL {
             (gate[i], up[i]) = gated::gradient(gate[i], up[i], dy[i]);

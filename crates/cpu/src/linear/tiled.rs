@@ -228,17 +228,13 @@ unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]
         Job::Gated { sources: [gate, up], kept, out: Output::Narrow(out) }
             if (pair + 1) * PANEL < gate.outputs =>
         {
-            let (first, outputs) = (pair * PANEL, gate.outputs);
+            let first = pair * PANEL;
             let (gate, up) = (Finish::new(gate, first), Finish::new(up, first));
             for (t, (g, u)) in sums[0].iter().zip(sums[1]).enumerate() {
                 let (g, u) = (gate.of(g), up.of(u));
-                if let Some(kept) = kept {
-                    for (kept, product) in kept.iter().zip([g, u]) {
-                        // SAFETY: 16 outputs of this token.
-                        unsafe {
-                            _mm512_storeu_ps(kept.pointer().add((token + t) * outputs + first), product)
-                        };
-                    }
+                for (kept, product) in kept.iter().flatten().zip([g, u]) {
+                    // SAFETY: 16 outputs of this token.
+                    unsafe { kept.put_register(token + t, pair, product) };
                 }
                 let y = _mm512_mul_ps(vector::silu(g), u);
                 // SAFETY: half a line of this token's row.
@@ -253,8 +249,8 @@ unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]
                 for (t, sums) in sums.iter().enumerate() {
                     // SAFETY: 16 outputs of this token, half a line of its rows.
                     unsafe {
-                        let at = (token + t) * source.outputs + first;
-                        let [gate, up] = kept.map(|kept| _mm512_loadu_ps(kept.pointer().add(at)));
+                        let [gate, up] =
+                            [&kept[0], &kept[1]].map(|kept| kept.register(token + t, first / PANEL));
                         let products = vector::gated_gradient(gate, up, finish.of(sums));
                         for (out, product) in [dgate, dup].into_iter().zip(products) {
                             out.row(token + t).put_register(first / PANEL, product);

@@ -15,12 +15,18 @@ struct Operands {
     const float *bias, *up_bias;
     void *out;
     u32 out_narrow, added, tokens, outputs, inputs;
+    // Narrow rows for the products of a gated pair, where they are kept.
+    void *kept, *kept_up;
 };
 
 #define OPERANDS                                                                                                       \
     const void *x, u32 x_narrow, const u8 *weight, const u8 *up, const float *bias, const float *up_bias, void *out,   \
         u32 out_narrow, u32 added, u32 tokens, u32 outputs, u32 inputs
-#define GIVEN Operands{x, x_narrow, weight, up, bias, up_bias, out, out_narrow, added, tokens, outputs, inputs}
+#define GIVEN                                                                                                          \
+    Operands{x, x_narrow, weight, up, bias, up_bias, out, out_narrow, added, tokens, outputs, inputs, nullptr, nullptr}
+#define KEPT void *kept, void *kept_up
+#define GIVEN_KEPT                                                                                                     \
+    Operands{x, x_narrow, weight, up, bias, up_bias, out, out_narrow, added, tokens, outputs, inputs, kept, kept_up}
 
 // Sum -> result of a linear layer.
 __device__ __forceinline__ void finish(const Operands &o, u32 t, u32 n, float sum, float scale) {
@@ -34,16 +40,16 @@ __device__ __forceinline__ void finish(const Operands &o, u32 t, u32 n, float su
 // Sums -> result of a gated pair; beyond the last output come the zeros that pad narrow rows.
 __device__ __forceinline__ void finish_gated(const Operands &o, u32 t, u32 n, float gate, float up, float scale,
                                              float up_scale) {
-    if (t >= o.tokens || n >= (o.out_narrow ? padded(o.outputs) : o.outputs)) return;
-    float y = 0.0f;
-    if (n < o.outputs) {
-        gate *= scale;
-        up *= up_scale;
-        if (o.bias) gate += o.bias[n];
-        if (o.up_bias) up += o.up_bias[n];
-        y = silu(gate) * up;
-    }
-    put(o.out, o.out_narrow, o.outputs, t, n, y);
+    if (t >= o.tokens || n >= padded(o.outputs)) return;
+    bool there = n < o.outputs;
+    gate = there ? gate * scale : 0.0f;
+    up = there ? up * up_scale : 0.0f;
+    if (there && o.bias) gate += o.bias[n];
+    if (there && o.up_bias) up += o.up_bias[n];
+    if (there || o.out_narrow) put(o.out, o.out_narrow, o.outputs, t, n, there ? silu(gate) * up : 0.0f);
+    if (!o.kept) return;
+    put(o.kept, true, o.outputs, t, n, gate);
+    put(o.kept_up, true, o.outputs, t, n, up);
 }
 
 // Tokens' rows of one tile of 64 inner positions into shared memory.
@@ -165,9 +171,9 @@ template <int FORMAT, int M, bool GATED> __device__ __forceinline__ void many_to
     extern "C" __global__ void __launch_bounds__(256) linear_##name##_32(OPERANDS) {                                   \
         many_tokens<FORMAT, 1, false>(GIVEN);                                                                          \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 2) gated_##name##_128(OPERANDS) {                                \
-        many_tokens<FORMAT, 4, true>(GIVEN);                                                                           \
+    extern "C" __global__ void __launch_bounds__(256, 2) gated_##name##_128(OPERANDS, KEPT) {                          \
+        many_tokens<FORMAT, 4, true>(GIVEN_KEPT);                                                                           \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256) gated_##name##_32(OPERANDS) {                                    \
-        many_tokens<FORMAT, 1, true>(GIVEN);                                                                           \
+    extern "C" __global__ void __launch_bounds__(256) gated_##name##_32(OPERANDS, KEPT) {                              \
+        many_tokens<FORMAT, 1, true>(GIVEN_KEPT);                                                                           \
     }

@@ -70,8 +70,9 @@ impl<B: Backend> Training<B> {
         let d_residual = self.rows(Value::DResidual, tokens, middle.columns);
         let d_normed = self.rows(Value::DNormed, tokens, middle.columns);
         let dy = self.taken(d_residual, w.down, at.part)?;
-        let (gate, up) = self.gate_and_up(w, pass);
-        self.backend.gated_gradient(dy, &w.down.weight, (at.gate, at.up), gate, up)?;
+        // Their gradients take the places of the products.
+        let (gate, up) = (at.gate, at.up);
+        self.backend.gated_gradient(dy, &w.down.weight, (gate, up), gate, up)?;
         let x = block::input(at.activated, &[w.down]);
         let down = Used { weight: Down, bias: DownBias, matrix: w.down, x, dy, dy_wide: d_residual };
         self.hand_out(index, &down, learner)?;
@@ -84,17 +85,6 @@ impl<B: Backend> Training<B> {
         self.hand_out(index, &up, learner)?;
         let norm = (TensorName::Layer(index, PostNorm), w.post_norm);
         self.norm_back(middle, norm, pass.norm_eps, d_normed, d_residual, learner)
-    }
-
-    /// Where the gradients of gate and up go: narrow, unless something wants them in f32.
-    fn gate_and_up(&self, w: &Layer, pass: &Pass) -> (Rows, Rows) {
-        let wide = |matrix: Matrix| matrix.bias.is_some() || matrix.weight.format == WeightFormat::F32;
-        let (gate, up) = (pass.at.gate, pass.at.up);
-        if wide(w.gate) || wide(w.up) {
-            return (gate, up);
-        }
-        let place = |value| self.rows(value, gate.rows, gate.columns).narrow();
-        (place(Value::DGate), place(Value::DUp))
     }
 
     fn attention_back(

@@ -319,6 +319,7 @@ impl<B: Backend> Training<B> {
         let a = &self.architecture;
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let rows = |value, columns| self.of_layer(layer, value, tokens, columns);
+        let mixed = |value| self.layers[layer].mixed(rows(value, a.intermediate_size));
         Values {
             residual: rows(Value::Residual, a.hidden_size),
             normed: rows(Value::Normed, a.hidden_size),
@@ -330,8 +331,8 @@ impl<B: Backend> Training<B> {
             k_raw: rows(Value::KRaw, kv),
             v: rows(Value::V, kv),
             attended: rows(Value::Attended, q),
-            gate: rows(Value::Gate, a.intermediate_size),
-            up: rows(Value::Up, a.intermediate_size),
+            gate: mixed(Value::Gate),
+            up: mixed(Value::Up),
             activated: rows(Value::Activated, a.intermediate_size),
             part: rows(Value::Part, a.hidden_size),
         }
