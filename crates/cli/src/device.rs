@@ -16,9 +16,6 @@ use crate::place::{Place, PlaceArgs};
 
 /// Context where nobody asked for another: enough for a conversation, small for the cache.
 const DEFAULT_CONTEXT: usize = 4096;
-/// Tokens of a prompt computed together.
-const CHUNK: usize = 512;
-
 /// Flags of every command that computes.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ComputeArgs {
@@ -86,7 +83,8 @@ impl ComputeArgs {
         }
         Ok(Settings {
             context,
-            chunk: CHUNK.min(context),
+            // As many as the place takes, see `make_plan`.
+            chunk: context,
             logit_rows,
             weights: self.weights,
             cache: self.cache,
@@ -142,7 +140,8 @@ pub(crate) fn make_plan(
     settings: &Settings,
     encoding: &dyn Fn(TensorName) -> Option<Encoding>,
 ) -> Plan {
-    plan(architecture, settings, encoding, place.scratch(architecture, settings))
+    let settings = Settings { chunk: place.chunk().min(settings.context), ..settings.clone() };
+    place.complete(plan(architecture, &settings, encoding, place.scratch(architecture, &settings)))
 }
 
 /// Judges a plan against the memory of its place.
@@ -171,7 +170,7 @@ fn fitting(
             format!(
                 "{}\n{}{}",
                 path.display(),
-                crate::commands::plan::table(&plan, place.memory()),
+                crate::commands::plan::table(&plan, place),
                 lacking(lack, &changes)
             ),
         )),

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod chat_log;
+mod checked;
 mod coding;
 mod commands;
 mod config;

@@ -14,8 +14,12 @@ use halfbyte_plan::memory::{self, Memory};
 use halfbyte_plan::{Name, Plan, Settings};
 use serde::Serialize;
 
+use crate::checked;
 use crate::config;
 use crate::failure::{Code, Failure, Result};
+
+/// More would wait for each other only.
+const MOST_THREADS: usize = 256;
 
 /// Flags that say what computes.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -26,7 +30,7 @@ pub(crate) struct PlaceArgs {
     #[serde(serialize_with = "config::text")]
     pub(crate) device: Wanted,
     /// Threads that compute on the CPU [default: one for each core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub(crate) threads: Option<usize>,
     /// CPU kernels to use: amx, avx512, avx2, neon, scalar [default: the fastest found]
     #[arg(long, value_name = "SET", value_parser = parse_isa)]
@@ -71,6 +75,13 @@ impl fmt::Display for Wanted {
     }
 }
 
+fn parse_threads(text: &str) -> std::result::Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|threads| (1..=MOST_THREADS).contains(threads))
+        .ok_or(format!("1 to {MOST_THREADS}"))
+}
+
 pub(crate) fn parse_isa(text: &str) -> std::result::Result<Isa, String> {
     let found = Isa::ALL.into_iter().find(|isa| isa.name() == text);
     found.ok_or_else(|| "one of amx, avx512, avx2, neon, scalar".into())
@@ -79,7 +90,7 @@ pub(crate) fn parse_isa(text: &str) -> std::result::Result<Isa, String> {
 impl PlaceArgs {
     pub(crate) fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or_else(cores).clamp(1, 256)
+        self.threads.unwrap_or_else(cores).clamp(1, MOST_THREADS)
     }
 
     /// What computes, with the plan that `plan` makes for it; a place where that fails is no place.
@@ -87,8 +98,19 @@ impl PlaceArgs {
         // Who names CPU kernels wants them.
         let cpu = self.device == Wanted::Cpu || self.kernels.is_some() || self.require.is_some();
         let found = match self.device {
-            Wanted::Cuda(number) => Some(Place::Cuda(gpu(number)?)),
-            Wanted::Auto if !cpu => gpu(0).ok().map(Place::Cuda),
+            Wanted::Cuda(number) => {
+                let device = gpu(number)?;
+                checked::gpu(&device)?;
+                Some(Place::Cuda(device))
+            }
+            Wanted::Auto if !cpu => {
+                let passes = |device: &Device| {
+                    checked::gpu(device)
+                        .inspect_err(|failure| eprintln!("{failure}; the CPU computes"))
+                        .is_ok()
+                };
+                gpu(0).ok().filter(passes).map(Place::Cuda)
+            }
             _ => None,
         };
         if let Some(place) = found {
@@ -212,6 +234,14 @@ impl Place {
         }
     }
 
+    /// Tokens of a prompt that are computed together: enough to keep all of it busy.
+    pub(crate) fn chunk(&self) -> usize {
+        match self {
+            Place::Cpu { .. } => 512,
+            Place::Cuda(_) => 4096,
+        }
+    }
+
     /// An empty arena for a plan.
     pub(crate) fn backend(&self, plan: &Plan) -> Result<Box<dyn Backend>> {
         let scratch: Buffer = plan.buffer(Name::Scratch).unwrap_or_default();
@@ -256,43 +286,75 @@ impl Place {
         }
     }
 
+    /// A GPU with memory of its own. One that shares the machine's must leave it alive: the system's meters count.
+    fn apart(&self) -> Option<&Device> {
+        match self {
+            Place::Cuda(device) if !device.properties().integrated => Some(device),
+            _ => None,
+        }
+    }
+
     /// The memory that a plan must fit into; `None` where there is no meter.
     pub(crate) fn memory(&self) -> Option<Memory> {
-        match self {
-            // A GPU that shares the machine's memory must leave it alive: the system's meter counts.
-            Place::Cuda(device) if !device.properties().integrated => {
-                let (free, total) = device.memory().ok()?;
-                Some(Memory { total: total as u64, available: free as u64 })
-            }
-            _ => memory::read(),
+        let Some(device) = self.apart() else { return memory::read() };
+        let (_, total) = device.memory().ok()?;
+        // What others hold is part of the plan, see `complete`.
+        Some(Memory { total: total as u64, available: total as u64 })
+    }
+
+    /// A plan with what is held beside its arena, in the memory that it must fit into.
+    pub(crate) fn complete(&self, mut plan: Plan) -> Plan {
+        if let Some(device) = self.apart() {
+            plan.beside_bytes = device.beside();
+        }
+        plan
+    }
+
+    /// By whom what lies beside the arena is held, and what it is.
+    pub(crate) fn beside(&self) -> (&'static str, &'static str) {
+        match self.apart() {
+            Some(_) => ("driver", "its own memory, libraries, other programs on this GPU"),
+            None => ("program", "tokenizer, rows on their way from the file"),
         }
     }
 
     /// The most memory that was held: by this process, or on the GPU by all.
     pub(crate) fn held(&self) -> Option<u64> {
-        match self {
-            Place::Cuda(device) if !device.properties().integrated => {
-                let (free, total) = device.memory().ok()?;
-                Some((total - free) as u64)
-            }
-            _ => memory::peak_resident(),
-        }
+        let Some(device) = self.apart() else { return memory::peak_resident() };
+        let (free, total) = device.memory().ok()?;
+        Some((total - free) as u64)
     }
 
     /// Operations a second of the unit that makes products, where it can be measured.
     pub(crate) fn arithmetic(&self) -> Option<f64> {
         match self {
             Place::Cpu { isa, threads } => measure::arithmetic(*isa, *threads).ok(),
-            Place::Cuda(_) => None,
+            Place::Cuda(device) => halfbyte_cuda::measure::arithmetic(device).ok(),
         }
     }
 
-    /// Measures the speed of reading memory, again and again, where it can be measured.
-    pub(crate) fn reader(&self, bytes: usize) -> Result<Option<measure::Reader>> {
-        match self {
-            Place::Cpu { isa, threads } => Ok(Some(measure::Reader::new(*isa, *threads, bytes)?)),
-            Place::Cuda(_) => Ok(None),
-        }
+    /// Measures the speed of reading memory, again and again.
+    pub(crate) fn reader(&self, bytes: usize) -> Result<Reader> {
+        Ok(match self {
+            Place::Cpu { isa, threads } => Reader::Cpu(measure::Reader::new(*isa, *threads, bytes)?),
+            Place::Cuda(device) => Reader::Cuda(halfbyte_cuda::measure::Reader::new(device, bytes)?),
+        })
+    }
+}
+
+/// See [`Place::reader`].
+pub(crate) enum Reader {
+    Cpu(measure::Reader),
+    Cuda(halfbyte_cuda::measure::Reader),
+}
+
+impl Reader {
+    /// Bytes a second.
+    pub(crate) fn pass(&mut self) -> Result<f64> {
+        Ok(match self {
+            Reader::Cpu(reader) => reader.pass()?,
+            Reader::Cuda(reader) => reader.pass()?,
+        })
     }
 }
 

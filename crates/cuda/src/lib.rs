@@ -26,6 +26,7 @@ mod launch;
 mod library;
 mod linear;
 mod loss;
+pub mod measure;
 mod product_gradients;
 mod profile;
 mod ptx;
@@ -34,6 +35,7 @@ mod rms_norm;
 mod rope;
 mod row_gradients;
 mod scratch;
+pub mod self_test;
 mod tallies;
 mod update;
 mod weight;
@@ -62,7 +64,12 @@ pub struct Device {
     properties: Rc<Properties>,
     library: Option<library::Library>,
     library_problem: Option<String>,
+    /// Bytes of its memory that were in use when it had been opened.
+    taken: usize,
 }
+
+/// Bytes that are taken beside an arena after a device was opened: kernels, rings, counters.
+const BESIDE: usize = 24 << 20;
 
 impl Device {
     /// The device with this number.
@@ -76,7 +83,22 @@ impl Device {
             )));
         }
         let session = Session::open(driver, ordinal)?;
-        Ok(Device { kernels: Rc::default(), session, properties, library: None, library_problem: None })
+        let (kernels, library, library_problem) = (Rc::default(), None, None);
+        let mut device = Device { kernels, session, properties, library, library_problem, taken: 0 };
+        device.look()?;
+        Ok(device)
+    }
+
+    /// Notes what is in use now, before any arena.
+    fn look(&mut self) -> Result<()> {
+        let (free, total) = self.memory()?;
+        self.taken = total - free;
+        Ok(())
+    }
+
+    /// Bytes of its memory beside an arena: what the driver, libraries and other programs hold.
+    pub fn beside(&self) -> usize {
+        self.taken + BESIDE
     }
 
     /// What it says of itself.

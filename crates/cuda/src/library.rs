@@ -21,8 +21,8 @@ pub const MANY: usize = 256;
 /// Bytes of scratch: for a decoded part, for rounded rows, for results that are mixed at once, for the library.
 const DECODED: usize = 64 << 20;
 const ROUNDED: usize = 32 << 20;
-/// So few that they are still near, in the second-level cache, when they are mixed.
-const RESULTS: usize = 32 << 20;
+/// Half of it, so that results would still be near when they are mixed, was slower: short products cost more.
+const RESULTS: usize = 64 << 20;
 const WORKSPACE: usize = 32 << 20;
 /// What the library wants its workspace to begin at a multiple of.
 const ALIGNMENT: usize = 256;
@@ -48,7 +48,7 @@ impl Device {
         self.library_problem = found.as_ref().err().map(ToString::to_string);
         let inner = Rc::new(RefCell::new(found?));
         self.library = Some(Library { inner, from, most: (usize::MAX, usize::MAX) });
-        Ok(())
+        self.look()
     }
 
     /// Why no library is in use, where one was looked for.

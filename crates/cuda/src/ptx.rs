@@ -23,6 +23,7 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "linear_int8",
     "linear_nvfp4",
     "loss",
+    "measure",
     "product_gradients",
     "residual",
     "rms_norm",

@@ -191,7 +191,7 @@ pub struct Plan {
     /// Bytes of the arena.
     pub arena_bytes: usize,
     /// Bytes outside it: program, tokenizer, rows on their way from the file.
-    pub host_bytes: usize,
+    pub beside_bytes: usize,
     by_name: HashMap<Name, usize>,
 }
 
@@ -203,7 +203,7 @@ impl Plan {
 
     /// Everything the process will hold at its largest.
     pub fn peak_bytes(&self) -> usize {
-        self.arena_bytes + self.host_bytes
+        self.arena_bytes + self.beside_bytes
     }
 
     /// Bytes of a group; values whose lifetimes do not meet may share them.

@@ -107,13 +107,13 @@ pub(crate) fn place(architecture: &Architecture, settings: &Settings, list: Vec<
         settings: settings.clone(),
         buffers,
         arena_bytes,
-        host_bytes: host_bytes(architecture, settings),
+        beside_bytes: beside_bytes(architecture, settings),
         by_name,
     }
 }
 
 /// Rows on their way from the file (values, codes, what the file had), and the program.
-fn host_bytes(architecture: &Architecture, settings: &Settings) -> usize {
+fn beside_bytes(architecture: &Architecture, settings: &Settings) -> usize {
     let columns = [TensorName::Embedding, TensorName::Layer(0, LayerTensor::Down)]
         .map(|name| architecture.shape(name)[1]);
     let widest = columns.into_iter().max().unwrap_or(0);

@@ -181,6 +181,6 @@ pub fn plan_training(
     list.push((Name::Scratch, Group::Scratch, None, scratch));
     let mut plan = place(a, settings, list);
     // Angles on their way to the device.
-    plan.host_bytes += 4 * tokens * a.head_dim;
+    plan.beside_bytes += 4 * tokens * a.head_dim;
     plan
 }

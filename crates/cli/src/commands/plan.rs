@@ -16,7 +16,7 @@ use crate::device::{ComputeArgs, judge, lacking, make_plan, parse_cache};
 use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{self, bytes};
-use crate::place::PlaceArgs;
+use crate::place::{Place, PlaceArgs};
 
 /// Say what a run would need, before anything is allocated
 #[derive(Args, Debug)]
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
             let fit = judge(&place, &plan, &architecture, &encoding);
             let facts = json!({ "context": plan.settings.context });
             let memory = place.memory();
-            (table(&plan, memory), fit.clone(), to_json(&plan, &fit, memory, facts))
+            (table(&plan, &place), fit.clone(), to_json(&plan, &fit, memory, facts))
         }
     };
     match args.json {
@@ -161,9 +161,16 @@ impl Table {
         self.line("weights", plan.group_bytes(Group::Weights) as u64, note);
     }
 
-    pub(crate) fn total(&mut self, plan: &Plan, memory: Option<Memory>) {
-        self.line("program", plan.host_bytes as u64, "tokenizer, rows on their way from the file");
-        let available = memory.map_or("available unknown".to_string(), |memory| {
+    pub(crate) fn total(&mut self, plan: &Plan, place: &Place) {
+        let together: usize = plan.buffers.iter().map(|planned| planned.buffer.bytes).sum();
+        if let Some(shared) = together.checked_sub(plan.arena_bytes).filter(|shared| *shared > 0) {
+            let shared = format!("-{}", bytes(shared as u64));
+            // Writing to a String does not fail.
+            let _ = writeln!(self.text, "{:<12}{shared:>9}  values that are never there together", "shared");
+        }
+        let (whose, what) = place.beside();
+        self.line(whose, plan.beside_bytes as u64, what);
+        let available = place.memory().map_or("available unknown".to_string(), |memory| {
             format!(
                 "available {} ({} less {} reserve)",
                 bytes(memory.budget()),
@@ -176,7 +183,7 @@ impl Table {
 }
 
 /// The plan of a conversation.
-pub(crate) fn table(plan: &Plan, memory: Option<Memory>) -> String {
+pub(crate) fn table(plan: &Plan, place: &Place) -> String {
     let group = |group| plan.group_bytes(group) as u64;
     let settings = &plan.settings;
     let mut table = Table::default();
@@ -187,7 +194,7 @@ pub(crate) fn table(plan: &Plan, memory: Option<Memory>) -> String {
     table.line("scratch", group(Group::Scratch), format!("{} threads", settings.threads));
     let rows = settings.logit_rows;
     table.line("logits", group(Group::Logits), format!("{rows} row{}", if rows == 1 { "" } else { "s" }));
-    table.total(plan, memory);
+    table.total(plan, place);
     table.text
 }
 
@@ -217,7 +224,7 @@ fn to_json(plan: &Plan, fit: &Fit, memory: Option<Memory>, facts: Value) -> Valu
     let mut value = json!({
         "peak_bytes": plan.peak_bytes(),
         "arena_bytes": plan.arena_bytes,
-        "program_bytes": plan.host_bytes,
+        "beside_bytes": plan.beside_bytes,
         "budget_bytes": memory.map(|memory| memory.budget()),
         "fits": matches!(fit, Fit::Fits),
         "changes_that_fit": changes,

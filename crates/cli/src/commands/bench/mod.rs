@@ -21,8 +21,6 @@ use profile::Profile;
 /// Memory read to find the ceiling: several times any last-level cache would be better, but
 /// must leave a small machine alive.
 const READ_BYTES: usize = 1 << 30;
-/// Tokens in the cache before writing is timed, as llama.cpp's users do.
-const WARM: usize = 16;
 
 /// Measure speed: prompt and reply, as a share of what the machine can do
 #[derive(Args, Debug)]
@@ -46,6 +44,9 @@ pub(crate) struct BenchArgs {
     /// Tokens of the reply
     #[arg(long, default_value_t = 128, value_name = "N")]
     decode_tokens: usize,
+    /// Tokens in the cache when the reply begins
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    decode_at: usize,
     /// Rounds; the median counts
     #[arg(long, default_value_t = 5, value_name = "N")]
     repeat: usize,
@@ -67,14 +68,16 @@ struct Round {
     decode: f64,
     /// Of the tokens that nothing disturbed: a tenth were faster.
     decode_undisturbed: f64,
-    /// Ceilings, where they can be measured.
-    read: Option<f64>,
+    /// Bytes a second that can be read.
+    read: f64,
+    /// Operations a second of products, where they can be measured.
     arithmetic: Option<f64>,
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    if args.repeat == 0 || args.prompt_tokens == 0 || args.decode_tokens == 0 {
-        return Err(Failure::misuse("--repeat, --prompt-tokens and --decode-tokens must be at least 1"));
+    if [args.repeat, args.prompt_tokens, args.decode_tokens, args.decode_at].contains(&0) {
+        let flags = "--repeat, --prompt-tokens, --decode-tokens and --decode-at";
+        return Err(Failure::misuse(format!("{flags} must be at least 1")));
     }
     if args.training.train {
         let (architecture, path) = match &args.random {
@@ -90,7 +93,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         );
     }
     let mut compute = args.compute.clone();
-    let longest = args.prompt_tokens.max(WARM + args.decode_tokens);
+    let longest = args.prompt_tokens.max(args.decode_at + args.decode_tokens);
     compute.context = Some(compute.context.unwrap_or(longest.next_multiple_of(64)));
     let (mut decoder, plan, place, name) = match &args.random {
         None => {
@@ -107,10 +110,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let mut reader = place.reader(READ_BYTES)?;
     let mut rounds = Vec::new();
     for round in 0..=args.repeat {
-        let read = reader.as_mut().map(|reader| reader.pass()).transpose()?;
+        let read = reader.pass()?;
         let prefill = prefill(&mut decoder, args.prompt_tokens)?;
         let arithmetic = place.arithmetic();
-        let (decode, decode_undisturbed) = decode(&mut decoder, args.decode_tokens)?;
+        let (decode, decode_undisturbed) = decode(&mut decoder, args.decode_at, args.decode_tokens)?;
         let measured = Round { prefill, decode, decode_undisturbed, read, arithmetic };
         // The first round warms caches and wakes the machine.
         if round > 0 {
@@ -122,7 +125,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         Profile::begin(&mut decoder.backend)?;
         prefill(&mut decoder, args.prompt_tokens)?;
         profiles.push(Profile::end("the prompt", &mut decoder.backend)?);
-        let next = token(&decoder, 1);
+        decoder.keep(args.prompt_tokens - 1);
+        let next = token(&decoder, args.prompt_tokens);
         decoder.last_logits(&[next])?;
         profiles.push(Profile::end("a token", &mut decoder.backend)?);
     }
@@ -143,13 +147,13 @@ fn prefill(decoder: &mut AnyDecoder, count: usize) -> Result<f64> {
     Ok(count as f64 / start.elapsed().as_secs_f64())
 }
 
-fn decode(decoder: &mut AnyDecoder, count: usize) -> Result<(f64, f64)> {
-    let tokens: Vec<u32> = (0..WARM).map(|i| token(decoder, i)).collect();
+fn decode(decoder: &mut AnyDecoder, at: usize, count: usize) -> Result<(f64, f64)> {
+    let tokens: Vec<u32> = (0..at).map(|i| token(decoder, i)).collect();
     decoder.keep(0);
     decoder.last_logits(&tokens)?;
     let mut times = Vec::with_capacity(count);
     for i in 0..count {
-        let next = token(decoder, WARM + i);
+        let next = token(decoder, at + i);
         let start = Instant::now();
         decoder.last_logits(&[next])?;
         times.push(start.elapsed().as_secs_f64());
@@ -200,12 +204,12 @@ fn report(
 ) {
     let architecture = decoder.architecture();
     let (prefill, decode) = (median(rounds, |r| r.prefill), median(rounds, |r| r.decode));
-    let read = maybe(rounds, |r| r.read);
+    let read = median(rounds, |r| r.read);
     let arithmetic = maybe(rounds, |r| r.arithmetic);
-    let per_token = bytes_per_token(architecture, plan, WARM + args.decode_tokens / 2);
+    let per_token = bytes_per_token(architecture, plan, args.decode_at + args.decode_tokens / 2);
     let work = operations(architecture, args.prompt_tokens as f64) / args.prompt_tokens as f64;
     // Shares are taken within a round, because the machine's speed moves between rounds.
-    let decode_share = maybe(rounds, |r| r.read.map(|read| r.decode * per_token / read));
+    let decode_share = median(rounds, |r| r.decode * per_token / r.read);
     let prefill_share = maybe(rounds, |r| r.arithmetic.map(|most| r.prefill * work / most));
     if args.json {
         output::json(&json!({
@@ -221,7 +225,7 @@ fn report(
             "operations_per_token": work,
             "read_bytes_s": read,
             "arithmetic_flop_s": arithmetic,
-            "decode_percent_of_ceiling": decode_share.map(|share| 100.0 * share),
+            "decode_percent_of_ceiling": 100.0 * decode_share,
             "prefill_percent_of_ceiling": prefill_share.map(|share| 100.0 * share),
             "planned_peak_bytes": plan.peak_bytes(),
             "measured_peak_bytes": peak,
@@ -241,17 +245,14 @@ fn report(
         "reply of  {:<5} {:>8.1} tok/s   {}({} a token)",
         args.decode_tokens,
         decode,
-        share(decode_share, read, |most| format!("{}/s", bytes(most))),
+        share(Some(decode_share), Some(read), |most| format!("{}/s", bytes(most))),
         bytes(per_token as u64)
     );
     println!(
-        "memory          {:>8} planned   {} measured{}",
+        "memory          {:>8} planned   {} measured, {} of it to measure the ceiling",
         bytes(plan.peak_bytes() as u64),
         peak.map_or("not".into(), bytes),
-        read.map_or(String::new(), |_| format!(
-            ", {} of it to measure the ceiling",
-            bytes(READ_BYTES as u64)
-        ))
+        bytes(READ_BYTES as u64)
     );
     profiles.iter().for_each(Profile::print);
 }

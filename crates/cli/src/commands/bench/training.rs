@@ -28,7 +28,7 @@ const RATE: f64 = 1e-7;
 #[command(next_help_heading = "Training")]
 pub(super) struct TrainingArgs {
     /// Measure training steps of the model's shape instead of a conversation
-    #[arg(long, conflicts_with_all = ["weights", "scales", "context", "cache", "prompt_tokens", "decode_tokens"])]
+    #[arg(long, conflicts_with_all = ["weights", "scales", "context", "cache", "prompt_tokens", "decode_tokens", "decode_at"])]
     pub(super) train: bool,
     /// Sequences of a step
     #[arg(long, value_name = "B", default_value_t = 4, requires = "train")]
@@ -96,8 +96,9 @@ pub(super) fn run(
     let tokens = batch.tokens.len() as f64;
     let each = if args.recompute == RecomputeArg::Layer { 8.0 } else { 6.0 };
     let work = each * architecture.parameters() as f64 * tokens / step;
-    let share = place.arithmetic().map(|most| work / most);
+    // Before the ceiling is measured, which takes memory of its own.
     let (planned, held) = (plan.peak_bytes() as u64, place.held());
+    let share = place.arithmetic().map(|most| work / most);
     if as_json {
         output::json(&json!({
             "model": path.display().to_string(),

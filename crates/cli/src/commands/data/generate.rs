@@ -53,12 +53,18 @@ pub(crate) struct GenerateArgs {
     /// Questions near them with another answer, in each language
     #[arg(long, default_value_t = 60, value_name = "N")]
     boundary: usize,
-    /// The model to be trained: it answers the general questions, greedily
+    /// The model to be trained: it answers the general questions
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// General questions, one a line [default: a list of ours]
     #[arg(long, value_name = "FILE", requires = "model")]
     replay: Option<PathBuf>,
+    /// How freely it answers: 0 greedily, 1 as it would, which moves it least when it learns that
+    #[arg(long, default_value_t = 0.0, value_name = "T", requires = "model")]
+    temperature: f32,
+    /// Answers to each general question; more than one want a temperature
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "model")]
+    times: usize,
     /// Most tokens of an answer; longer ones are left out
     #[arg(long, default_value_t = 256, value_name = "N")]
     max_tokens: usize,
@@ -97,6 +103,12 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
         return Err(Failure::misuse(format!(
             "{}: answers have line breaks, which a .tsv cannot hold; write a .jsonl",
             args.out.display()
+        )));
+    }
+    if args.times == 0 || (args.times > 1 && args.temperature == 0.0) {
+        return Err(Failure::misuse(format!(
+            "--times {}: one answer at least; more than one are the same without --temperature",
+            args.times
         )));
     }
     let recipe = recipe(args)?;
@@ -175,11 +187,12 @@ fn answers(
     replay: &mut Replay,
 ) -> Result<Vec<Line>> {
     let mut conversation = conversation(args, model)?;
-    let mut progress = Progress::new("answering", prompts.len() as u64);
+    let asked = prompts.len() * args.times;
+    let mut progress = Progress::new("answering", asked as u64);
     let never = AtomicBool::new(false);
     let mut lines = Vec::new();
-    replay.asked = prompts.len();
-    for prompt in prompts {
+    replay.asked = asked;
+    for prompt in prompts.into_iter().flat_map(|prompt| vec![prompt; args.times]) {
         conversation.reset();
         let reply = conversation.say(&prompt, &never, &mut |_| ())?;
         progress.add(1);
@@ -211,8 +224,9 @@ fn conversation(args: &GenerateArgs, model: &Path) -> Result<Conversation<Box<dy
         end_ids: opened.checkpoint.architecture.eos.clone(),
         ..Limits::default()
     };
-    let greedy = SamplerSettings { temperature: 0.0, ..SamplerSettings::default() };
-    let sampler = Sampler::new(greedy).map_err(|error| Failure::misuse(error.to_string()))?;
+    let settings =
+        SamplerSettings { temperature: args.temperature, seed: args.seed, ..SamplerSettings::default() };
+    let sampler = Sampler::new(settings).map_err(|error| Failure::misuse(error.to_string()))?;
     Ok(Conversation::new(opened.decoder, tokenizer, style, sampler, limits))
 }
 
@@ -332,6 +346,13 @@ fn report(args: &GenerateArgs, lines: &[Line], trained: Option<&[usize]>, replay
             }
             None => println!(),
         }
+    }
+    let wanted = |kind: &str| if kind.starts_with("identity") { args.rows } else { args.boundary };
+    let short = shares
+        .iter()
+        .filter(|share| share.name.starts_with("identity") || share.name.starts_with("boundary"));
+    for share in short.filter(|share| share.rows < wanted(&share.name)) {
+        println!("  {}: {} were asked for, there are no more wordings", share.name, wanted(&share.name));
     }
     let left = replay.unfinished + replay.repeating + replay.empty;
     if left > 0 {

@@ -93,7 +93,7 @@ impl Size<'_> {
             threads: place.threads(),
         };
         let scratch = place.training_scratch(a, &settings, WORDS);
-        plan_training(a, &settings, self.training(), self.encoding, scratch)
+        place.complete(plan_training(a, &settings, self.training(), self.encoding, scratch))
     }
 
     /// Judges its plan against the memory of its place.
@@ -159,7 +159,7 @@ impl Size<'_> {
         let words = WORDS.min(self.architecture.vocab_size);
         let words = format!("{words} of {} words at a time", self.architecture.vocab_size);
         table.line("logits chunk", group(Group::Logits), words);
-        table.total(plan, place.memory());
+        table.total(plan, place);
         table.text
     }
 
