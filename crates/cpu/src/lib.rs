@@ -367,8 +367,9 @@ impl Backend for Cpu {
         targets: &[u32],
         state: Rows,
         weight: f32,
+        out: Rows,
     ) -> Result<()> {
-        row_gradients::loss_gradient(self, logits, first, targets, state, weight)
+        row_gradients::loss_gradient(self, logits, first, targets, state, weight, out)
     }
 
     fn accumulate(&mut self, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<()> {

@@ -5,6 +5,7 @@ use halfbyte_ops::{Result, Rows, Vector, embed, linear, loss, residual, rms_norm
 
 use crate::Cpu;
 use crate::isa::for_isa;
+use crate::narrow::{Output, narrow};
 
 for_isa! {
 fn norm_gradient(x: &[f32], gain: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) -> f32 {
@@ -134,15 +135,25 @@ pub(crate) fn loss_gradient(
     targets: &[u32],
     state: Rows,
     weight: f32,
+    out: Rows,
 ) -> Result<()> {
-    loss::check_shapes(logits, targets, state)?;
+    loss::check_gradient(logits, targets, state, out)?;
     let (place, state) = (cpu.arena.rows("loss", logits)?, cpu.arena.rows("loss", state)?);
-    let (isa, width) = (cpu.isa, logits.columns);
+    let (isa, width, in_place) = (cpu.isa, logits.columns, logits.buffer == out.buffer);
+    let to = cpu.arena.output("loss", out)?;
     cpu.for_rows(logits.rows, width, &|row| {
-        // SAFETY: each row is written by one chunk.
+        // SAFETY: each row is written by one chunk; logits and out are the same rows or apart.
         unsafe {
             let state = state.slice(row * loss::STATE, loss::STATE);
-            loss_gradient_row(isa, place.slice_mut(row * width, width), first, targets[row], state, weight);
+            let logits = place.slice_mut(row * width, width);
+            loss_gradient_row(isa, logits, first, targets[row], state, weight);
+            match to {
+                Output::Narrow(out) => narrow(isa, logits, &mut out.row(row)),
+                Output::Wide(out, _) if !in_place => {
+                    out.slice_mut(row * width, width).copy_from_slice(logits)
+                }
+                Output::Wide(..) => {}
+            }
         }
     });
     Ok(())

@@ -61,6 +61,7 @@ int cuMemAllocHost_v2(void **place, size_t bytes) { return take(place, bytes); }
 int cuMemFreeHost(void *place) { return free(place), 0; }
 int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *) { return memcpy((void *)to, from, bytes), 0; }
 int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *) { return memcpy(to, (void *)from, bytes), 0; }
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *) { return memmove((void *)to, (void *)from, bytes), 0; }
 int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *) { return memset((void *)to, value, bytes), 0; }
 int cuStreamCreate(void **stream, unsigned) { return *stream = &one_launch, 0; }
 int cuStreamDestroy_v2(void *) { return 0; }

@@ -2,35 +2,38 @@
 // and head. Scores and sums are f32; with a bf16 or int8 cache q and p are rounded to bf16 first.
 #include "cache.cuh"
 
-// A block of 16 as halfbyte_formats::int8_block encodes it; gives the scale.
-__device__ __forceinline__ u8 encode_int8(const float (&x)[16], i8 *codes) {
-    u32 largest = 0;
-    for (int i = 0; i < 16; i++) largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
-    u32 exponent = int8_exponent(largest);
-    for (int i = 0; i < 16; i++) codes[i] = int8_code(x[i], exponent);
-    return (u8)exponent;
-}
-
-// A thread for each 16 channels of a position and head; keys if blockIdx.y is 0, else values.
-extern "C" __global__ void store(const float *keys, const float *values, u32 rows, u32 first, u8 *cache, int format,
-                                 u32 kv_heads, u32 head_dim, u32 capacity) {
+// A thread for each 8 channels of a position and head; keys if blockIdx.y is 0, else values.
+extern "C" __global__ void __launch_bounds__(128) store(const float *keys, const float *values, u32 rows, u32 first,
+                                                        u8 *cache, int format, u32 kv_heads, u32 head_dim,
+                                                        u32 capacity) {
     Cache c = {cache, format, kv_heads, head_dim, capacity};
-    u32 blocks = c.width() / 16;
-    u64 index = blockIdx.x * (u64)blockDim.x + threadIdx.x;
-    u32 block = (u32)(index % blocks), head = (u32)(index / blocks % kv_heads);
-    u64 t = index / blocks / kv_heads;
-    if (t >= rows) return;
-    const float *from = (blockIdx.y ? values : keys) + (t * kv_heads + head) * head_dim;
-    float x[16];
-    for (u32 i = 0; i < 16; i++) x[i] = block * 16 + i < head_dim ? from[block * 16 + i] : 0.0f;
-    u8 *side = (u8 *)c.side(blockIdx.y);
-    u64 at = c.row(head, first + (u32)t) + block * 16;
-    if (format == CACHE_F32) {
-        for (u32 i = 0; i < 16; i++) ((float *)side)[at + i] = x[i];
-    } else if (format == CACHE_BF16) {
-        for (u32 i = 0; i < 16; i++) ((u16 *)side)[at + i] = bf16_of(x[i]);
+    u32 eights = c.width() / 8, index = blockIdx.x * blockDim.x + threadIdx.x;
+    u32 channel = index % eights * 8, of_head = index / eights, head = of_head % kv_heads, t = of_head / kv_heads;
+    bool there = t < rows;
+    const float *from = (blockIdx.y ? values : keys) + (u64)of_head * head_dim + channel;
+    float x[8];
+    if (there && head_dim % 8 == 0 && channel < head_dim && (u64)from % 16 == 0) {
+        get_eight(from, x);
     } else {
-        side[c.values_of_side() + at / 16] = encode_int8(x, (i8 *)side + at);
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) x[i] = there && channel + i < head_dim ? from[i] : 0.0f;
+    }
+    u8 *side = (u8 *)c.side(blockIdx.y);
+    u64 at = c.row(head, first + t) + channel;
+    if (format == CACHE_F32) {
+        if (there) put_eight((float *)side + at, x);
+    } else if (format == CACHE_BF16) {
+        if (there) *(uint4 *)((u16 *)side + at) = eight_bf16(x);
+    } else {
+        u32 largest = 0, codes[2] = {0, 0};
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
+        // A neighbour has the other half of the block.
+        u32 exponent = int8_exponent(max(largest, __shfl_xor_sync(0xffffffffu, largest, 1)));
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) codes[i / 4] |= (u32)(u8)int8_code(x[i], exponent) << i % 4 * 8;
+        if (there) *(uint2 *)(side + at) = make_uint2(codes[0], codes[1]);
+        if (there && channel % 16 == 0) side[c.values_of_side() + at / 16] = (u8)exponent;
     }
 }
 

@@ -19,8 +19,8 @@ pub(crate) fn store(cuda: &mut Cuda, keys: Rows, values: Rows, start: usize, cac
     attend::check_store(keys, values, start, cache)?;
     let (k, v) = (cuda.rows("store", keys)?, cuda.rows("store", values)?);
     let to = cuda.pointer("store", cache.buffer)?;
-    let blocks = keys.rows * cache.kv_heads * Cache::padded_head(cache.head_dim) / 16;
-    let grid = Grid { blocks: (blocks.div_ceil(128) as u32, 2, 1), ..Grid::line(1, 128) };
+    let eights = keys.rows * cache.kv_heads * Cache::padded_head(cache.head_dim) / 8;
+    let grid = Grid { blocks: (eights.div_ceil(128) as u32, 2, 1), ..Grid::line(1, 128) };
     let Cache { kv_heads, head_dim, capacity, .. } = *cache;
     let format = code(cache.format);
     cuda.launch("store", grid, args![k, v, keys.rows, start, to, format, kv_heads, head_dim, capacity])

@@ -5,13 +5,13 @@ use std::time::Duration;
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Heads, Keep, Matrix, Product, Result, Rows, Sight, Tallies, Vector,
-    Weight, WeightRows,
+    Attention, Backend, Buffer, Cache, Heads, HeadsGradient, Keep, Matrix, Product, Result, Rows, Sight,
+    Tallies, Vector, Weight, WeightRows,
 };
 
 use crate::{
-    Cuda, accumulate, attend, attend_gradient, copies, embed, gated, heads, linear, loss, product_gradients,
-    profile, residual, rms_norm, rope, row_gradients, tallies, update, weight,
+    Cuda, accumulate, attend, attend_gradient, copies, embed, gated, heads, heads_gradient, linear, loss,
+    product_gradients, profile, residual, rms_norm, rope, row_gradients, tallies, update, weight,
 };
 
 impl Backend for Cuda {
@@ -115,6 +115,16 @@ impl Backend for Cuda {
         heads::forward(self, queries, keys, eps, turns, keep)
     }
 
+    fn heads_gradient(
+        &mut self,
+        queries: HeadsGradient,
+        keys: HeadsGradient,
+        eps: f32,
+        turns: Rows,
+    ) -> Result<()> {
+        heads_gradient::run(self, queries, keys, eps, turns)
+    }
+
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
         attend::store(self, keys, values, start, cache)
     }
@@ -179,8 +189,9 @@ impl Backend for Cuda {
         targets: &[u32],
         state: Rows,
         weight: f32,
+        out: Rows,
     ) -> Result<()> {
-        loss::gradient(self, logits, first, targets, state, weight)
+        loss::gradient(self, logits, first, targets, state, weight, out)
     }
 
     fn accumulate(&mut self, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<()> {

@@ -10,6 +10,9 @@ use crate::launch::{DevicePtr, Grid, args};
 /// Threads of a block: one for each 16th of a head. Small ones, so that few heads keep many multiprocessors busy.
 const THREADS: u32 = 64;
 
+/// Tokens from which on a head is taken by four threads instead of sixteen.
+const MANY: usize = 16;
+
 pub(crate) fn forward(
     cuda: &mut Cuda,
     queries: Heads,
@@ -19,8 +22,11 @@ pub(crate) fn forward(
     keep: Option<Keep<'_>>,
 ) -> Result<()> {
     let head_dim = turns.columns;
+    let many = turns.rows >= MANY;
     let kernel = match head_dim {
+        64 if many => "heads_many_64",
         64 => "heads_64",
+        128 if many => "heads_many_128",
         128 => "heads_128",
         _ => return heads::one_by_one(cuda, queries, keys, eps, turns, keep),
     };
@@ -54,5 +60,6 @@ pub(crate) fn forward(
     ];
     let kinds = if keep.is_some() { 2 } else { 1 };
     let all = turns.rows * (count(queries) + kinds * count(keys));
-    cuda.launch(kernel, Grid::each(all * 16, THREADS), arguments)
+    let grid = if many { Grid::each(all * 4, 128) } else { Grid::each(all * 16, THREADS) };
+    cuda.launch(kernel, grid, arguments)
 }

@@ -22,6 +22,7 @@ mod embed;
 mod few_tokens;
 mod gated;
 mod heads;
+mod heads_gradient;
 mod launch;
 mod library;
 mod linear;

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use halfbyte_ops::error::check;
+use halfbyte_ops::tensor::PANEL;
 use halfbyte_ops::{Matrix, Product, Result, Rows, Weight, WeightFormat};
 
 use crate::cublaslt::{self, CublasLt, Operand};
 use crate::gated::Products;
 use crate::launch::{DevicePtr, Grid, args};
-use crate::{Cuda, Device, gated};
+use crate::{Cuda, Device, gated, residual};
 
 /// Tokens from which on the library is faster than our own kernels.
 pub const MANY: usize = 256;
@@ -135,7 +136,7 @@ fn narrow(cuda: &mut Cuda, op: &'static str, rows: Rows, place: DevicePtr) -> Re
     if rows.narrow {
         return Ok(Operand { at: from, stride, turned: false });
     }
-    cuda.launch("copy", Grid::line(rows.rows, 256), args![from, place, true, rows.columns])?;
+    residual::narrow(cuda, from, (rows.rows, rows.columns), place)?;
     Ok(Operand { at: place, stride, turned: false })
 }
 
@@ -162,7 +163,8 @@ fn decoded(
     };
     let (count, stride) = (rows.len(), columns.len().next_multiple_of(64));
     let arguments = args![from, weight.columns, rows.start, count, columns.start, stride, place];
-    cuda.launch(kernel, Grid::line((count * stride / 8).div_ceil(4 * 256), 256), arguments)?;
+    let blocks = (stride.div_ceil(512) as u32, count.div_ceil(PANEL) as u32, 1);
+    cuda.launch(kernel, Grid { blocks, ..Grid::line(1, 256) }, arguments)?;
     Ok(Operand { at: place, stride, turned: false })
 }
 

@@ -1,5 +1,6 @@
 //! Cross-entropy over chunks of the vocabulary, with the bits of `ops::loss`.
 
+use halfbyte_ops::tensor::UNIT;
 use halfbyte_ops::{Result, Rows, loss};
 
 use crate::Cuda;
@@ -18,7 +19,7 @@ pub(crate) fn forward(
     let (x, states) = (cuda.rows(OP, logits)?, cuda.rows(OP, state)?);
     let targets = cuda.upload(OP, targets)?;
     let arguments = args![x, logits.columns, first, targets, states];
-    cuda.launch("loss", Grid::line(logits.rows, 256), arguments)
+    cuda.launch("loss", Grid::line(logits.rows, 128), arguments)
 }
 
 pub(crate) fn gradient(
@@ -28,11 +29,14 @@ pub(crate) fn gradient(
     targets: &[u32],
     state: Rows,
     weight: f32,
+    out: Rows,
 ) -> Result<()> {
-    loss::check_shapes(logits, targets, state)?;
+    loss::check_gradient(logits, targets, state, out)?;
     let (x, states) = (cuda.rows(OP, logits)?, cuda.rows(OP, state)?);
+    let to = cuda.pointer(OP, out.buffer)?;
     let targets = cuda.upload(OP, targets)?;
-    let blocks = (logits.rows as u32, logits.columns.div_ceil(256) as u32, 1);
-    let arguments = args![x, logits.columns, first, targets, states, weight];
+    // Eight columns for each thread, up to the end of a narrow row's padding.
+    let blocks = (logits.rows as u32, logits.columns.next_multiple_of(UNIT).div_ceil(8 * 256) as u32, 1);
+    let arguments = args![x, logits.columns, first, targets, states, weight, to, out.narrow];
     cuda.launch("loss_gradient", Grid { blocks, ..Grid::line(1, 256) }, arguments)
 }

@@ -18,6 +18,8 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "embed",
     "gated",
     "heads",
+    "heads_gradient",
+    "heads_many",
     "linear_bf16",
     "linear_f32",
     "linear_int8",

@@ -41,6 +41,39 @@ extern "C" __global__ void __launch_bounds__(1024)
     pad(out, narrow, columns, t, threadIdx.x, blockDim.x);
 }
 
+// The same for many rows of whole fours: small blocks, of which a multiprocessor has many, so that one's row comes while
+// another's is summed.
+extern "C" __global__ void __launch_bounds__(128)
+    rms_norm_many(const float *x, const float *gain, float eps, void *out, u32 narrow, u32 rows, u32 columns) {
+    float *r = (float *)dynamic_shared, *row = r + 4;
+    u64 t = blockIdx.x;
+    const float *from = x + t * columns;
+    for (u32 c = threadIdx.x * 4; c < columns; c += 512) start_copy(row + c, from + c, true);
+    wait_for_copies();
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        float of_row = reciprocal_of(row, columns, eps);
+        if (threadIdx.x == 0) *r = of_row;
+    }
+    __syncthreads();
+    float scale = *r;
+    for (u32 start = threadIdx.x * 4; start < columns; start += 2048) {
+        float4 g[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            if (start + i * 512 < columns) g[i] = *(const float4 *)(gain + start + i * 512);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            if (start + i * 512 >= columns) break;
+            float4 v = *(const float4 *)(row + start + i * 512);
+            v.x = g[i].x * (v.x * scale), v.y = g[i].y * (v.y * scale);
+            v.z = g[i].z * (v.z * scale), v.w = g[i].w * (v.w * scale);
+            put_four(out, narrow, columns, t, start + i * 512, v);
+        }
+    }
+    pad(out, narrow, columns, t, threadIdx.x, 128);
+}
+
 // Sixteen threads for each row. `out` may be `x`.
 extern "C" __global__ void rms_norm_heads(const float *x, const float *gain, float eps, void *out, u32 narrow,
                                           u32 rows, u32 columns) {

@@ -15,8 +15,12 @@ pub(crate) fn forward(cuda: &mut Cuda, x: Rows, gain: Vector, eps: f32, out: Row
     let (from, to) = (cuda.rows("rms_norm", x)?, cuda.pointer("rms_norm", out.buffer)?);
     let gain = cuda.vector("rms_norm", gain)?;
     let arguments = args![from, gain, eps, to, out.narrow, x.rows, x.columns];
+    let aligned = x.columns.is_multiple_of(4) && [from, gain, to].iter().all(|at| at.0.is_multiple_of(16));
     if x.columns <= NARROW {
         cuda.launch("rms_norm_heads", Grid::each(x.rows * 16, 256), arguments)
+    } else if aligned && x.rows > FEW {
+        let grid = Grid { shared: (16 + x.columns * 4) as u32, ..Grid::line(x.rows, 128) };
+        cuda.launch("rms_norm_many", grid, arguments)
     } else {
         // Few rows: as many threads as a row has use for, so that all of it is on its way at once.
         let most = if x.rows <= FEW { 1024 } else { 256 };

@@ -2,9 +2,9 @@
 // chunks, which are added in order.
 #include "norm.cuh"
 
-// dx += r g dy - x r^3 mean(g dy x), and r for the gain. Sixteen threads for each row that is short.
-extern "C" __global__ void rms_norm_gradient_heads(const float *x, const float *gain, float eps, const float *dy,
-                                                   float *dx, float *reciprocals, u32 rows, u32 columns) {
+// dx += r g dy - x r^3 mean(g dy x), and r for the gain. Sixteen threads for each row, of any width.
+extern "C" __global__ void rms_norm_gradient_any(const float *x, const float *gain, float eps, const float *dy, float *dx,
+                                                 float *reciprocals, u32 rows, u32 columns) {
     u64 t = (blockIdx.x * (u64)blockDim.x + threadIdx.x) / 16;
     u32 first = threadIdx.x & 15u;
     bool there = t < rows;
@@ -24,29 +24,63 @@ extern "C" __global__ void rms_norm_gradient_heads(const float *x, const float *
     if (first == 0) reciprocals[t] = r;
 }
 
-// The same with a block for each row, which is brought into shared memory first.
-extern "C" __global__ void rms_norm_gradient(const float *x, const float *gain, float eps, const float *dy, float *dx,
-                                             float *reciprocals, u32 rows, u32 columns) {
-    float *both = (float *)dynamic_shared, *near_x = both + 4, *near_dy = near_x + columns;
-    u64 start = (u64)blockIdx.x * columns;
-    for (u32 c = threadIdx.x; c < columns; c += blockDim.x) {
-        near_x[c] = x[start + c];
-        near_dy[c] = gain[c] * dy[start + c];
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        float squares = 0.0f, products = 0.0f;
-#pragma unroll 8
-        for (u32 c = threadIdx.x & 15u; c < columns; c += 16) {
-            squares = __fmaf_rn(near_x[c], near_x[c], squares);
-            products = __fmaf_rn(near_dy[c], near_x[c], products);
+const u32 FOURS = 2; // of columns that a thread has
+
+// The same for wide rows of whole fours. A block takes `chunk` rows, one after the other; a thread has the same columns
+// of each, so it sums up their share of the gain's gradient. While a row is worked on, the next one comes.
+extern "C" __global__ void __launch_bounds__(1024)
+    rms_norm_gradient(const float *x, const float *gain, float eps, const float *dy, float *dx, float *parts, u32 rows,
+                      u32 columns, u32 chunk) {
+    float *both = (float *)dynamic_shared, *near = both + 4;
+    u32 first = blockIdx.x * chunk, last = min(first + chunk, rows);
+    float4 sums[FOURS] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+    auto start_row = [&](u32 row) {
+        float *to = near + (row - first) % 2 * 2 * columns;
+        for (u32 c = threadIdx.x * 4; c < columns; c += blockDim.x * 4) {
+            start_copy(to + c, x + (u64)row * columns + c, true);
+            start_copy(to + columns + c, dy + (u64)row * columns + c, true);
         }
-        float r = reciprocal(fold(squares), columns, eps), sum = fold(products);
-        if (threadIdx.x == 0) both[0] = reciprocals[blockIdx.x] = r, both[1] = sum / (float)columns * r * r * r;
+    };
+    start_row(first);
+    for (u32 row = first; row < last; row++) {
+        const float *near_x = near + (row - first) % 2 * 2 * columns, *near_dy = near_x + columns;
+        wait_for_copies();
+        __syncthreads();
+        if (row + 1 < last) start_row(row + 1);
+        float4 d[FOURS];
+#pragma unroll
+        for (u32 i = 0; i < FOURS; i++) {
+            u32 c = (threadIdx.x + i * blockDim.x) * 4;
+            if (c < columns) d[i] = *(const float4 *)(dx + (u64)row * columns + c);
+        }
+        if (threadIdx.x < 32) {
+            float r = reciprocal_of(near_x, columns, eps);
+            if (threadIdx.x == 0) both[0] = r;
+        } else if (threadIdx.x < 64) {
+            float products = 0.0f;
+            for_lane(columns, [&](u64 c) { products = __fmaf_rn(gain[c] * near_dy[c], near_x[c], products); });
+            products = fold(products);
+            if (threadIdx.x == 32) both[1] = products / (float)columns;
+        }
+        __syncthreads();
+        float r = both[0], mean = both[1] * r * r * r;
+#pragma unroll
+        for (u32 i = 0; i < FOURS; i++) {
+            u32 c = (threadIdx.x + i * blockDim.x) * 4;
+            if (c >= columns) continue;
+            float4 g = *(const float4 *)(gain + c), v = *(const float4 *)(near_x + c), w = *(const float4 *)(near_dy + c);
+            d[i].x += __fmaf_rn(g.x * w.x, r, -(v.x * mean)), sums[i].x = __fmaf_rn(w.x, v.x * r, sums[i].x);
+            d[i].y += __fmaf_rn(g.y * w.y, r, -(v.y * mean)), sums[i].y = __fmaf_rn(w.y, v.y * r, sums[i].y);
+            d[i].z += __fmaf_rn(g.z * w.z, r, -(v.z * mean)), sums[i].z = __fmaf_rn(w.z, v.z * r, sums[i].z);
+            d[i].w += __fmaf_rn(g.w * w.w, r, -(v.w * mean)), sums[i].w = __fmaf_rn(w.w, v.w * r, sums[i].w);
+            *(float4 *)(dx + (u64)row * columns + c) = d[i];
+        }
     }
-    __syncthreads();
-    for (u32 c = threadIdx.x; c < columns; c += blockDim.x)
-        dx[start + c] += __fmaf_rn(near_dy[c], both[0], -(near_x[c] * both[1]));
+#pragma unroll
+    for (u32 i = 0; i < FOURS; i++) {
+        u32 c = (threadIdx.x + i * blockDim.x) * 4;
+        if (c < columns) *(float4 *)(parts + (u64)blockIdx.x * columns + c) = sums[i];
+    }
 }
 
 // Sums over the rows of chunk blockIdx.y: of dy, or of dy x r where there is an x.
@@ -64,12 +98,20 @@ extern "C" __global__ void column_chunks(const float *dy, const float *x, const 
     parts[(u64)blockIdx.y * columns + column] = sum;
 }
 
-// Adds the chunks to what is there, in their order.
-extern "C" __global__ void add_chunks(const float *parts, float *sums, u32 columns, u32 chunks) {
-    u32 column = blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= columns) return;
-    float sum = sums[column];
-    for (u32 number = 0; number < chunks; number++) sum += parts[(u64)number * columns + column];
+// Adds the chunks to what is there: warp w of a block those whose number is w modulo 32, then warp after warp.
+extern "C" __global__ void __launch_bounds__(1024) add_chunks(const float *parts, float *sums, u32 columns, u32 chunks) {
+    __shared__ float near[1024];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+    float sum = 0.0f;
+#pragma unroll 16
+    for (u32 number = warp; number < chunks; number += 32)
+        if (column < columns) sum += parts[(u64)number * columns + column];
+    near[threadIdx.x] = sum;
+    __syncthreads();
+    if (warp > 0 || column >= columns) return;
+    sum = sums[column];
+#pragma unroll
+    for (u32 i = 0; i < 32; i++) sum += near[i * 32 + lane];
     sums[column] = sum;
 }
 

@@ -6,12 +6,15 @@ use halfbyte_ops::{Result, Rows, Vector, embed as ops_embed, rms_norm as ops_rms
 use crate::Cuda;
 use crate::launch::{DevicePtr, Grid, args};
 
-/// Rows no wider than this are taken by 16 threads each.
-const SHORT: usize = 256;
+/// Rows wider than the first and no wider than the second are taken by a block, several each, if they are whole fours.
+const WIDE: (usize, usize) = (256, 8192);
 
 /// Columns and chunks of rows that are summed at the same time, together; chunks alone.
-const SUMS: usize = 1 << 16;
-const CHUNKS: usize = 512;
+const SUMS: usize = 1 << 20;
+pub(crate) const CHUNKS: usize = 512;
+
+/// Blocks of 1024 threads that are at work together on a large device, or as many times more as they are smaller.
+const LARGEST_BLOCKS: usize = 128;
 
 /// Bytes of scratch: a number for each row, and the sums of the chunks of rows.
 pub(crate) fn scratch(rows: usize, columns: usize) -> usize {
@@ -32,22 +35,24 @@ pub(crate) fn rms_norm(
     let (rows, columns) = (x.rows, x.columns);
     let [x, dy, dx] = [cuda.rows(OP, x)?, cuda.rows(OP, dy)?, cuda.rows(OP, dx)?];
     let (gain, dgain) = (cuda.vector(OP, gain)?, cuda.vector(OP, dgain)?);
-    let reciprocals = cuda.scratch(OP, scratch(rows, columns))?;
-    let arguments = args![x, gain, eps, dy, dx, reciprocals, rows, columns];
-    if columns <= SHORT {
-        cuda.launch("rms_norm_gradient_heads", Grid::each(rows * 16, 256), arguments)?;
-    } else {
-        let grid = Grid { shared: (16 + 2 * columns * 4) as u32, ..Grid::line(rows, 256) };
-        cuda.launch("rms_norm_gradient", grid, arguments)?;
+    let place = cuda.scratch(OP, scratch(rows, columns))?;
+    let wide = columns > WIDE.0 && columns <= WIDE.1 && columns.is_multiple_of(4);
+    let aligned = [x, dy, dx, gain].iter().all(|at| at.0.is_multiple_of(16));
+    // Two numbers of a row, and x and dy of two rows.
+    let shared = (16 + 4 * columns * 4) as u32;
+    if wide && aligned && shared <= cuda.device.properties.shared {
+        // Two fours of columns for each thread.
+        let threads = columns.div_ceil(8).next_multiple_of(32);
+        let chunk = rows.div_ceil(LARGEST_BLOCKS * (1024 / threads)).max(1);
+        let count = rows.div_ceil(chunk);
+        let grid = Grid { shared, ..Grid::line(count, threads as u32) };
+        cuda.launch(OP, grid, args![x, gain, eps, dy, dx, place, rows, columns, chunk])?;
+        return add_chunks(cuda, place, dgain, columns, count);
     }
-    add_columns(
-        cuda,
-        dy,
-        Some((x, reciprocals)),
-        reciprocals.add((rows * 4).next_multiple_of(64)),
-        (rows, columns),
-        dgain,
-    )
+    let arguments = args![x, gain, eps, dy, dx, place, rows, columns];
+    cuda.launch("rms_norm_gradient_any", Grid::each(rows * 16, 256), arguments)?;
+    let parts = place.add((rows * 4).next_multiple_of(64));
+    add_columns(cuda, dy, Some((x, place)), parts, (rows, columns), dgain)
 }
 
 pub(crate) fn bias(cuda: &mut Cuda, dy: Rows, db: Vector) -> Result<()> {
@@ -69,11 +74,22 @@ fn add_columns(
     sums: DevicePtr,
 ) -> Result<()> {
     let chunk = rows.div_ceil((SUMS / columns).clamp(1, CHUNKS)).max(16);
-    let chunks = rows.div_ceil(chunk);
+    let count = rows.div_ceil(chunk);
     let (x, reciprocals) = by.unwrap_or((DevicePtr::NULL, DevicePtr::NULL));
-    let grid = Grid { blocks: (columns.div_ceil(128) as u32, chunks as u32, 1), ..Grid::line(1, 128) };
+    let grid = Grid { blocks: (columns.div_ceil(128) as u32, count as u32, 1), ..Grid::line(1, 128) };
     cuda.launch("column_chunks", grid, args![dy, x, reciprocals, parts, rows, columns, chunk])?;
-    cuda.launch("add_chunks", Grid::each(columns, 128), args![parts, sums, columns, chunks])
+    add_chunks(cuda, parts, sums, columns, count)
+}
+
+/// sums[c] += sum of so many rows of `parts`.
+pub(crate) fn add_chunks(
+    cuda: &mut Cuda,
+    parts: DevicePtr,
+    sums: DevicePtr,
+    columns: usize,
+    count: usize,
+) -> Result<()> {
+    cuda.launch("add_chunks", Grid::line(columns.div_ceil(32), 1024), args![parts, sums, columns, count])
 }
 
 pub(crate) fn rope(cuda: &mut Cuda, dx: Rows, head_dim: usize, turns: Rows) -> Result<()> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    Attention, Backend, Buffer, Cache, Heads, Keep, Matrix, Product, Result, Rows, Sight, Tallies, Vector,
-    Weight, WeightRows, accumulate, update,
+    Attention, Backend, Buffer, Cache, Heads, HeadsGradient, Keep, Matrix, Product, Result, Rows, Sight,
+    Tallies, Vector, Weight, WeightRows, accumulate, update,
 };
 
 impl Backend for Box<dyn Backend> {
@@ -106,6 +106,16 @@ impl Backend for Box<dyn Backend> {
         (**self).heads(queries, keys, eps, turns, keep)
     }
 
+    fn heads_gradient(
+        &mut self,
+        queries: HeadsGradient,
+        keys: HeadsGradient,
+        eps: f32,
+        turns: Rows,
+    ) -> Result<()> {
+        (**self).heads_gradient(queries, keys, eps, turns)
+    }
+
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
         (**self).store(keys, values, start, cache)
     }
@@ -170,8 +180,9 @@ impl Backend for Box<dyn Backend> {
         targets: &[u32],
         state: Rows,
         weight: f32,
+        out: Rows,
     ) -> Result<()> {
-        (**self).loss_gradient(logits, first, targets, state, weight)
+        (**self).loss_gradient(logits, first, targets, state, weight, out)
     }
 
     fn accumulate(

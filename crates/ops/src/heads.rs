@@ -1,10 +1,10 @@
 //! Queries and keys on their way from their products to attention: every head gets its norm, where the model has one,
 //! and is turned; keys and values go into the cache. `rms_norm`, `rope` and `store`, one after the other; a device may do
-//! all at once.
+//! all at once. On the way back `rope_gradient` and `rms_norm_gradient` likewise.
 
 use crate::error::{Result, check};
 use crate::tensor::CacheFormat;
-use crate::testing::{Bench, assert_same_bits, numbers};
+use crate::testing::{Bench, SUMMED, assert_same_bits, numbers, rounded_rows};
 use crate::{Backend, Cache, Rows, Vector, attend, rms_norm, rope};
 
 /// Heads of one kind. `out` may be `raw`, and is without a norm.
@@ -66,15 +66,94 @@ pub fn one_by_one(
     keep.map_or(Ok(()), |Keep { values, start, cache }| backend.store(keys.out, values, start, cache))
 }
 
+/// Heads of one kind on their way back.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadsGradient {
+    /// As the product gave them, `[t, heads * head_dim]`.
+    pub raw: Rows,
+    /// The gain of the norm, and its gradient.
+    pub norm: Option<(Vector, Vector)>,
+    /// The gradient of the turned heads. Nothing is certain of it afterwards.
+    pub dy: Rows,
+    /// Where a gradient may lie before it is made narrow; the other kind may use it too.
+    pub between: Rows,
+    /// The gradient of `raw`. May be narrow, or `dy` where there is no norm.
+    pub dx: Rows,
+}
+
+/// The shapes that fit the way back.
+pub fn check_gradient(queries: HeadsGradient, keys: HeadsGradient, turns: Rows) -> Result<()> {
+    for HeadsGradient { raw, norm, dy, between, dx } in [queries, keys] {
+        rope::check_shapes(dy, turns.columns, turns)?;
+        let same = |a: Rows| (a.rows, a.columns) == (dy.rows, dy.columns);
+        let apart = norm.is_none() || dx.buffer != dy.buffer;
+        let fits = same(raw) && same(dx) && apart && between.buffer.bytes >= dy.buffer.bytes;
+        check(fits, "heads_gradient", || {
+            format!(
+                "raw {}x{}, dy {}x{}, dx {}x{}{}, {} bytes between",
+                raw.rows,
+                raw.columns,
+                dy.rows,
+                dy.columns,
+                dx.rows,
+                dx.columns,
+                if apart { "" } else { " in the place of dy" },
+                between.buffer.bytes
+            )
+        })?;
+        if let Some((gain, dgain)) = norm {
+            let apart = |x: Rows| x.reshape(turns.columns);
+            rms_norm::check_gradient(apart(raw), gain, apart(dy), apart(dy), dgain)?;
+        }
+    }
+    Ok(())
+}
+
+/// The way back by the ops it is made of.
+pub fn gradient_one_by_one(
+    backend: &mut (impl Backend + ?Sized),
+    queries: HeadsGradient,
+    keys: HeadsGradient,
+    eps: f32,
+    turns: Rows,
+) -> Result<()> {
+    check_gradient(queries, keys, turns)?;
+    for HeadsGradient { raw, norm, dy, between, dx } in [queries, keys] {
+        backend.rope_gradient(dy, turns.columns, turns)?;
+        let mut from = dy;
+        if let Some((gain, dgain)) = norm {
+            from = if dx.narrow { Rows::new(between.buffer, dy.rows, dy.columns) } else { dx };
+            backend.clear(from)?;
+            let apart = |x: Rows| x.reshape(turns.columns);
+            backend.rms_norm_gradient(apart(raw), gain, eps, apart(dy), apart(from), dgain)?;
+        }
+        if dx.buffer != from.buffer {
+            backend.copy(from, dx)?;
+        }
+    }
+    Ok(())
+}
+
 /// Positions of the cache under test.
-const CAPACITY: usize = 32;
+const CAPACITY: usize = 96;
 
 /// What every backend must give.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
-    for (rows, counts, head_dim) in [(1, [32, 8], 128), (7, [9, 3], 64), (3, [2, 2], 6), (5, [4, 1], 96)] {
+    let cases = [
+        (1, [32, 8], 128),
+        (7, [9, 3], 64),
+        (3, [2, 2], 6),
+        (5, [4, 1], 96),
+        (17, [3, 1], 64),
+        (70, [8, 2], 128),
+    ];
+    for (rows, counts, head_dim) in cases {
         for normed in [false, true] {
             for format in [CacheFormat::F32, CacheFormat::Bf16, CacheFormat::Int8] {
                 check_case(&make, rows, counts, head_dim, normed, format);
+            }
+            for narrow in [false, true] {
+                check_way_back(&make, rows, counts, head_dim, normed, narrow);
             }
         }
     }
@@ -127,4 +206,52 @@ fn check_case<B: Backend>(
         all
     });
     assert!(kept == stored, "heads of {head_dim}, a cache of {}", format.name());
+}
+
+fn check_way_back<B: Backend>(
+    make: &impl Fn(usize) -> B,
+    rows: usize,
+    counts: [usize; 2],
+    head_dim: usize,
+    normed: bool,
+    narrow: bool,
+) {
+    let mut bench = Bench::new(make);
+    let (gain, turns) = (numbers(2, head_dim), numbers(3, rows * head_dim));
+    let between = bench.output(rows, counts[0].max(counts[1]) * head_dim);
+    let mut wants = Vec::new();
+    let [queries, keys] = counts.map(|count| {
+        let columns = count * head_dim;
+        let (x, mut dy) = (numbers(1, rows * columns), numbers(4, rows * columns));
+        let (raw, before) = (bench.rows(rows, columns, &x), bench.rows(rows, columns, &dy));
+        for (dy, turns) in dy.chunks_mut(columns).zip(turns.chunks(head_dim)) {
+            rope::gradient_in_place(dy, turns);
+        }
+        let mut dgain = numbers(5, head_dim);
+        let norm = normed.then(|| (bench.vector(&gain), bench.vector(&dgain)));
+        if normed {
+            let mut dx = vec![0.0; dy.len()];
+            let heads = x.chunks(head_dim).zip(dy.chunks(head_dim)).zip(dx.chunks_mut(head_dim));
+            for ((x, dy), dx) in heads {
+                let r = rms_norm::gradient(x, &gain, 1e-6, dy, dx);
+                rms_norm::gain_gradient(x, r, dy, &mut dgain);
+            }
+            dy = dx;
+        }
+        wants.push((if narrow { rounded_rows(&dy) } else { dy }, dgain));
+        let dx = match (narrow, normed) {
+            (true, _) => bench.output(rows, columns).narrow(),
+            (false, true) => bench.output(rows, columns),
+            (false, false) => before,
+        };
+        HeadsGradient { raw, norm, dy: before, between, dx }
+    });
+    let turns = bench.rows(rows, head_dim, &turns);
+    bench.backend.heads_gradient(queries, keys, 1e-6, turns).unwrap();
+    for (of, (dx, dgain)) in [queries, keys].iter().zip(&wants) {
+        assert_same_bits(&bench.read(of.dx), dx, "heads_gradient");
+        if let Some((_, place)) = of.norm {
+            bench.assert_products(Rows::new(place.buffer, 1, head_dim), dgain, SUMMED, "gains of heads");
+        }
+    }
 }

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 pub use error::{Error, Result};
 pub use halfbyte_formats::state::Tally;
-pub use heads::{Heads, Keep};
+pub use heads::{Heads, HeadsGradient, Keep};
 pub use tallies::Tallies;
 pub use tensor::{Buffer, Cache, CacheFormat, Rows, Vector, Weight, WeightFormat, WeightRows};
 
@@ -162,6 +162,16 @@ pub trait Backend {
     ) -> Result<()> {
         heads::one_by_one(self, queries, keys, eps, turns, keep)
     }
+    /// The way back of [`Backend::heads`]: the rotation, then the norm; the gradients of gains are added. See [`heads`].
+    fn heads_gradient(
+        &mut self,
+        queries: HeadsGradient,
+        keys: HeadsGradient,
+        eps: f32,
+        turns: Rows,
+    ) -> Result<()> {
+        heads::gradient_one_by_one(self, queries, keys, eps, turns)
+    }
     /// Puts keys and values of positions `start..start + t` into the cache.
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()>;
     /// out[t, h] = sum_j softmax_j(q[t, h] . k[j, h/group] / sqrt(head_dim)) v[j, h/group]. Out may be narrow.
@@ -197,7 +207,8 @@ pub trait Backend {
     ) -> Result<()>;
     /// Takes the logits of the words from `first` on into the tokens' state. See `loss`.
     fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()>;
-    /// Logits become their gradients, `weight` times that of the tokens' losses.
+    /// out = `weight` times the gradients of the tokens' losses by their logits: in their place, or elsewhere, where it
+    /// may be narrow and leaves nothing certain of the logits. See `loss`.
     fn loss_gradient(
         &mut self,
         logits: Rows,
@@ -205,6 +216,7 @@ pub trait Backend {
         targets: &[u32],
         state: Rows,
         weight: f32,
+        out: Rows,
     ) -> Result<()>;
     /// Adds rows `first..` of a gradient to what is stored of it. Values that storage cannot hold count as
     /// refused. See `accumulate`.

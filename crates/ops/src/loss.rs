@@ -5,7 +5,7 @@
 //! d logit[t,v] = w (e^(logit[t,v] - m) / s - [v = target]); zero for tokens without a target.
 
 use crate::error::{Result, check};
-use crate::testing::{Bench, assert_same_bits, numbers};
+use crate::testing::{Bench, assert_same_bits, numbers, rounded_rows};
 use crate::{Backend, Rows, math};
 
 /// The target of a token that is not trained.
@@ -29,6 +29,14 @@ pub fn check_shapes(logits: Rows, targets: &[u32], state: Rows) -> Result<()> {
             state.rows,
             state.columns
         )
+    })
+}
+
+/// The shapes that fit the gradient.
+pub fn check_gradient(logits: Rows, targets: &[u32], state: Rows, out: Rows) -> Result<()> {
+    check_shapes(logits, targets, state)?;
+    check((out.rows, out.columns) == (logits.rows, logits.columns), "loss_gradient", || {
+        format!("logits {}x{}, out {}x{}", logits.rows, logits.columns, out.rows, out.columns)
     })
 }
 
@@ -73,7 +81,7 @@ pub fn loss(state: &[f32]) -> f64 {
 
 /// What every backend must give.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
-    for (tokens, chunk, vocabulary) in [(1, 40, 100), (5, 64, 64), (70, 33, 99)] {
+    for (tokens, chunk, vocabulary) in [(1, 40, 100), (5, 64, 64), (70, 33, 99), (3, 4160, 8200)] {
         let mut bench = Bench::new(&make);
         let logits: Vec<f32> = numbers(1, tokens * vocabulary).iter().map(|x| x * 30.0).collect();
         let targets: Vec<u32> = (0..tokens as u32)
@@ -103,7 +111,13 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             for (t, logits) in part.chunks_mut(columns).enumerate() {
                 gradient(logits, first, targets[t], &states[t * STATE..][..STATE], 0.25);
             }
-            bench.backend.loss_gradient(logits, first, &targets, handle, 0.25).unwrap();
+            // Elsewhere first: to take them in place of the logits, those are needed again.
+            let values = bench.read(logits);
+            let narrow = bench.output(tokens, columns).narrow();
+            bench.backend.loss_gradient(logits, first, &targets, handle, 0.25, narrow).unwrap();
+            assert_same_bits(&bench.read(narrow), &rounded_rows(&part), "loss_gradient, narrow");
+            bench.backend.write(logits.buffer, &values).unwrap();
+            bench.backend.loss_gradient(logits, first, &targets, handle, 0.25, logits).unwrap();
             assert_same_bits(&bench.read(logits), &part, "loss_gradient");
         }
     }

@@ -94,7 +94,7 @@ pub fn check_gradient(x: Rows, gain: Vector, dy: Rows, dx: Rows, dgain: Vector) 
 
 /// What every backend must give.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
-    for (rows, columns) in [(1, 576), (5, 64), (3, 37), (200, 1024)] {
+    for (rows, columns) in [(1, 576), (5, 64), (3, 37), (200, 1024), (66, 2564)] {
         let mut bench = Bench::new(&make);
         let (x, gain) = (numbers(1, rows * columns), numbers(2, columns));
         let mut want = vec![0.0; x.len()];
@@ -111,7 +111,7 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
         bench.backend.rms_norm(x, gain, 1e-6, x).unwrap();
         assert_same_bits(&bench.read(x), &want, "rms_norm in place");
     }
-    for (rows, columns) in [(1, 576), (5, 64), (3, 37), (200, 1024)] {
+    for (rows, columns) in [(1, 576), (5, 64), (3, 37), (200, 1024), (270, 4100)] {
         check_gradients(&make, rows, columns);
     }
 }

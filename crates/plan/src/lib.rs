@@ -122,6 +122,7 @@ pub enum Value {
     Activated,
     Part,
     Logits,
+    DLogits,
     QRaw,
     KRaw,
     Middle,

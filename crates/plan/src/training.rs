@@ -174,6 +174,7 @@ pub fn plan_training(
     let words = training.vocabulary_chunk.min(a.vocab_size);
     let head = Some((Stage::Head, Stage::Head));
     list.push((Name::Value(Value::Logits), Group::Logits, head, Rows::bytes(tokens, words)));
+    list.push((Name::Value(Value::DLogits), Group::Logits, head, Rows::narrow_bytes(tokens, words)));
     let layer = a.tensor_names().into_iter().filter(|name| matches!(name, TensorName::Layer(..)));
     let largest = layer.map(|name| a.shape(name).iter().product::<usize>()).max().unwrap_or(0);
     let gradient = largest.max(words * a.hidden_size) * 4;

@@ -45,6 +45,14 @@ impl DeviceMemory {
         // SAFETY: the range lies inside this allocation.
         driver.check("cuMemsetD8Async", unsafe { (driver.fill)(to, 0, bytes, self.session.stream) })
     }
+
+    /// Bytes to another place; both addresses came from [`DeviceMemory::at`] with as many bytes.
+    pub(crate) fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DriverError> {
+        let driver = &self.session.driver;
+        // SAFETY: both ranges lie inside this allocation.
+        let status = unsafe { (driver.copy)(to, from, bytes, self.session.stream) };
+        driver.check(&format!("cuMemcpyDtoDAsync of {bytes} bytes"), status)
+    }
 }
 
 impl Drop for DeviceMemory {

@@ -52,6 +52,7 @@ calls! {
         pinned_free = "cuMemFreeHost"(*mut c_void);
         copy_in = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle);
         copy_out = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
+        copy = "cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle);
         fill = "cuMemsetD8Async"(Address, u8, usize, Handle);
         stream_create = "cuStreamCreate"(*mut Handle, c_uint);
         stream_destroy = "cuStreamDestroy_v2"(Handle);

@@ -105,11 +105,27 @@ __device__ __forceinline__ void put(void *rows, u32 narrow, u32 columns, u64 row
     else ((float *)rows)[row * columns + column] = x;
 }
 
+// Eight values that begin at a multiple of 16 bytes.
+__device__ __forceinline__ void get_eight(const float *from, float (&x)[8]) {
+    float4 low = ((const float4 *)from)[0], high = ((const float4 *)from)[1];
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+__device__ __forceinline__ void put_eight(float *to, const float (&x)[8]) {
+    ((float4 *)to)[0] = make_float4(x[0], x[1], x[2], x[3]), ((float4 *)to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+}
+
+__device__ __forceinline__ u32 two_bf16(float low, float high) { return bf16_of(low) | (u32)bf16_of(high) << 16; }
+
+__device__ __forceinline__ uint4 eight_bf16(const float (&x)[8]) {
+    return make_uint4(two_bf16(x[0], x[1]), two_bf16(x[2], x[3]), two_bf16(x[4], x[5]), two_bf16(x[6], x[7]));
+}
+
 // Four columns; rows have a multiple of four of them.
 __device__ __forceinline__ void put_four(void *rows, u32 narrow, u32 columns, u64 row, u32 column, float4 x) {
     if (narrow) {
-        u32 low = bf16_of(x.x) | (u32)bf16_of(x.y) << 16, high = bf16_of(x.z) | (u32)bf16_of(x.w) << 16;
-        *(uint2 *)((u16 *)rows + row * padded(columns) + column) = make_uint2(low, high);
+        uint2 four = make_uint2(two_bf16(x.x, x.y), two_bf16(x.z, x.w));
+        *(uint2 *)((u16 *)rows + row * padded(columns) + column) = four;
     } else {
         *(float4 *)((float *)rows + row * columns + column) = x;
     }
@@ -124,6 +140,17 @@ __device__ __forceinline__ void pad(void *rows, u32 narrow, u32 columns, u64 row
 
 // ---- maths of ops::math ----
 
+// e^r for |r| <= ln 2 / 2
+__device__ __forceinline__ float exp_polynomial(float r) {
+    float p = 1.3888889e-3f;
+    p = __fmaf_rn(p, r, 8.333334e-3f);
+    p = __fmaf_rn(p, r, 4.1666668e-2f);
+    p = __fmaf_rn(p, r, 0.16666667f);
+    p = __fmaf_rn(p, r, 0.5f);
+    p = __fmaf_rn(p, r, 1.0f);
+    return __fmaf_rn(p, r, 1.0f);
+}
+
 __device__ __forceinline__ float exp_of(float x) {
     const float shift = 12582912.0f;
     float clamped = x > 88.7f ? 88.7f : x;
@@ -132,22 +159,28 @@ __device__ __forceinline__ float exp_of(float x) {
     float n = shifted - shift;
     float r = __fmaf_rn(n, -0.69314575f, clamped);
     r = __fmaf_rn(n, -1.4286068e-6f, r);
-    float p = 1.3888889e-3f;
-    p = __fmaf_rn(p, r, 8.333334e-3f);
-    p = __fmaf_rn(p, r, 4.1666668e-2f);
-    p = __fmaf_rn(p, r, 0.16666667f);
-    p = __fmaf_rn(p, r, 0.5f);
-    p = __fmaf_rn(p, r, 1.0f);
-    p = __fmaf_rn(p, r, 1.0f);
     int whole = (int)(__float_as_uint(shifted) - __float_as_uint(shift));
     int half = whole >> 1;
     float low = __uint_as_float((u32)(127 + half) << 23);
     float high = __uint_as_float((u32)(127 + whole - half) << 23);
-    float value = p * low * high;
+    float value = exp_polynomial(r) * low * high;
     return x < -87.0f ? 0.0f : value;
 }
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + exp_of(-x)); }
+
+// Calls `take` with the columns of this thread's lane of 16, in order; sixteen of them without a look at the end, so that
+// their loads go ahead of the sum.
+template <class Take> __device__ __forceinline__ void for_lane(u64 columns, Take take) {
+    u64 c = threadIdx.x & 15u;
+#pragma unroll 1
+    for (; c + 240 < columns; c += 256) {
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) take(c + i * 16);
+    }
+#pragma unroll 1
+    for (; c < columns; c += 16) take(c);
+}
 
 // The 16 lanes of ops::math::fold, held by 16 neighbouring threads; all get the sum.
 // (i + 8, + 4, + 2, + 1: a sum of two is the same from either side.)

@@ -35,14 +35,17 @@ template <int FORMAT> struct WeightRow {
 };
 
 // Eight E2M1 codes to pairs of bf16, times a pair of scales. A code's bits are those of a bf16 below
-// its exponents; 2^126 brings them up.
+// its exponents; 2^126 brings them up. Codes four apart go together, since one shift serves both.
 __device__ __forceinline__ void decode_e2m1(u32 codes, u32 scale, u32 *out) {
+    u32 apart[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        u32 c = codes >> 8 * i;
-        u32 pair = (c << 12 & 0x8000u) | (c << 6 & 0x1c0u) | (c << 24 & 0x80000000u) | (c << 18 & 0x1c00000u);
-        out[i] = multiply_pairs(multiply_pairs(pair, 0x7e807e80u), scale);
+        u32 magnitude = i < 2 ? codes << (6 - 4 * i) : codes >> (4 * i - 6);
+        u32 pair = (codes << (12 - 4 * i) & 0x80008000u) | (magnitude & 0x01c001c0u);
+        apart[i] = multiply_pairs(multiply_pairs(pair, 0x7e807e80u), scale);
     }
+    out[0] = __byte_perm(apart[0], apart[1], 0x5410), out[1] = __byte_perm(apart[2], apart[3], 0x5410);
+    out[2] = __byte_perm(apart[0], apart[1], 0x7632), out[3] = __byte_perm(apart[2], apart[3], 0x7632);
 }
 
 // Four int8 codes, times a power of two.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use halfbyte_checkpoint::{LayerTensor, TensorName};
-use halfbyte_ops::{Attention, Backend, CacheFormat, Matrix, Rows, Vector, WeightFormat};
+use halfbyte_ops::{Attention, Backend, CacheFormat, HeadsGradient, Matrix, Rows, Vector, WeightFormat};
 use halfbyte_plan::Value;
 
 use super::{Learner, Training};
@@ -23,6 +23,11 @@ struct Used {
     dy: Rows,
     /// In f32, for the bias.
     dy_wide: Rows,
+}
+
+/// Whether the gradient of a product is read by more than products that round it.
+fn wants_f32(matrix: Matrix) -> bool {
+    matrix.bias.is_some() || matrix.weight.format == WeightFormat::F32
 }
 
 impl<B: Backend> Training<B> {
@@ -48,7 +53,7 @@ impl<B: Backend> Training<B> {
     /// A gradient as a matrix takes it, in `place` if that is not what it is.
     fn taken(&mut self, dy: Rows, matrix: Matrix, place: Rows) -> Result<Rows> {
         let taken = block::input(place, &[matrix]);
-        if !taken.narrow {
+        if dy.narrow || !taken.narrow {
             return Ok(dy);
         }
         self.backend.copy(dy, taken)?;
@@ -106,12 +111,11 @@ impl<B: Backend> Training<B> {
         let x = pass.attended(w.o);
         let o = Used { weight: O, bias: OBias, matrix: w.o, x, dy, dy_wide: d_residual };
         self.hand_out(index, &o, learner)?;
-        let (dq, dk, dv) = self.heads_back(index, w, pass, d_attended, learner)?;
+        let [q, k, v] = self.heads_back(index, w, pass, d_attended, learner)?;
         let x = block::input(at.normed, &[w.q, w.k, w.v]);
         let used = |weight, bias, matrix, dy| Used { weight, bias, matrix, x, dy, dy_wide: dy };
-        let mut all = [used(Q, QBias, w.q, dq), used(K, KBias, w.k, dk), used(V, VBias, w.v, dv)];
-        // What attention was computed from has been used for the last time: there is room.
-        for (used, place) in all.iter_mut().zip([at.q, at.k, at.v]) {
+        let mut all = [used(Q, QBias, w.q, q.0), used(K, KBias, w.k, k.0), used(V, VBias, w.v, v.0)];
+        for (used, place) in all.iter_mut().zip([q.1, k.1, v.1]) {
             used.dy = self.taken(used.dy_wide, used.matrix, place)?;
             self.backend.linear_input_gradient(used.dy, &used.matrix.weight, d_normed, used.weight != Q)?;
         }
@@ -122,8 +126,8 @@ impl<B: Backend> Training<B> {
         self.norm_back(entered, norm, pass.norm_eps, d_normed, d_residual, learner)
     }
 
-    /// Through attention, rope and the norms of queries and keys: gradients of the q, k and v
-    /// products.
+    /// Through attention, rope and the norms of queries and keys: gradients of the q, k and v products, each with a
+    /// place where it may be made narrow.
     fn heads_back(
         &mut self,
         index: usize,
@@ -131,11 +135,11 @@ impl<B: Backend> Training<B> {
         pass: &Pass,
         d_attended: Rows,
         learner: &mut dyn Learner<B>,
-    ) -> Result<(Rows, Rows, Rows)> {
+    ) -> Result<[(Rows, Rows); 3]> {
         let at = &pass.at;
         let tokens = d_attended.rows;
-        let mut dq = self.rows(Value::DQ, tokens, at.q.columns);
-        let mut dk = self.rows(Value::DK, tokens, at.k.columns);
+        let dq = self.rows(Value::DQ, tokens, at.q.columns);
+        let dk = self.rows(Value::DK, tokens, at.k.columns);
         let dv = self.rows(Value::DV, tokens, at.v.columns);
         let samples: Vec<Range<usize>> = pass.samples.iter().map(|sample| sample.rows.clone()).collect();
         let attention = Attention {
@@ -148,23 +152,31 @@ impl<B: Backend> Training<B> {
             exact: w.cache.format == CacheFormat::F32,
         };
         self.backend.attend_gradient(&attention, d_attended, dq, dk, dv)?;
-        self.backend.rope_gradient(dq, pass.head_dim, at.turns)?;
-        self.backend.rope_gradient(dk, pass.head_dim, at.turns)?;
-        if let (Some(q_norm), Some(k_norm)) = (w.q_norm, w.k_norm) {
-            let heads = |x: Rows| x.reshape(pass.head_dim);
-            // The raw queries' gradient has a place of its own, the raw keys' takes the queries'.
-            let raw = self.rows(Value::DRaw, tokens, at.q.columns);
-            self.backend.clear(raw)?;
-            let name = |tensor| TensorName::Layer(index, tensor);
-            let norm = (name(LayerTensor::QNorm), q_norm);
-            self.norm_back(heads(at.q_raw), norm, pass.norm_eps, heads(dq), heads(raw), learner)?;
-            let raw_keys = self.rows(Value::DQ, tokens, at.k.columns);
-            self.backend.clear(raw_keys)?;
-            let norm = (name(LayerTensor::KNorm), k_norm);
-            self.norm_back(heads(at.k_raw), norm, pass.norm_eps, heads(dk), heads(raw_keys), learner)?;
-            (dq, dk) = (raw, raw_keys);
+        let gains = self.rows(Value::Gradient, 2, pass.head_dim);
+        if w.q_norm.is_some() || w.k_norm.is_some() {
+            self.backend.clear(gains)?;
         }
-        Ok((dq, dk, dv))
+        let between = self.rows(Value::DRaw, tokens, at.q.columns);
+        // What attention was computed from has been used for the last time: there is room.
+        let back = |matrix, raw, norm: Option<Vector>, gradient: Rows, dy, used: Rows| {
+            let norm = norm.map(|gain| (gain, Vector { buffer: gradient.buffer, len: gain.len }));
+            let dx = match (wants_f32(matrix), norm) {
+                (false, _) => used.narrow(),
+                (true, Some(_)) => used,
+                (true, None) => dy,
+            };
+            HeadsGradient { raw, norm, dy, between, dx }
+        };
+        let q = back(w.q, at.q_raw, w.q_norm, gains.slice(0, 1), dq, at.q);
+        let k = back(w.k, at.k_raw, w.k_norm, gains.slice(1, 1), dk, at.k);
+        self.backend.heads_gradient(q, k, pass.norm_eps, at.turns)?;
+        for (name, of, row) in [(LayerTensor::QNorm, q, 0), (LayerTensor::KNorm, k, 1)] {
+            if of.norm.is_some() {
+                learner.learn(&mut self.backend, TensorName::Layer(index, name), 0, gains.slice(row, 1))?;
+            }
+        }
+        let other = |of: HeadsGradient, used| (of.dx, if of.dx == of.dy { used } else { of.dy });
+        Ok([other(q, at.q), other(k, at.k), (dv, at.v)])
     }
 
     /// A norm backwards: dx is added to, the gain's gradient handed out.

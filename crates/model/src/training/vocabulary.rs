@@ -113,10 +113,15 @@ impl<B: Backend> Training<B> {
         Ok(out)
     }
 
+    /// As the products of the head take them.
     fn logit_gradients(&mut self, first: usize, normed: Rows, batch: &Batch) -> Result<Rows> {
         let logits = self.logits(first, normed)?;
         let state = self.state(normed.rows);
-        self.backend.loss_gradient(logits, first, &batch.targets, state, self.weight)?;
-        Ok(logits)
+        let out = match self.head.format {
+            WeightFormat::F32 => logits,
+            _ => self.rows(Value::DLogits, logits.rows, logits.columns).narrow(),
+        };
+        self.backend.loss_gradient(logits, first, &batch.targets, state, self.weight, out)?;
+        Ok(out)
     }
 }

@@ -119,7 +119,7 @@ fn cross_entropy<B: Backend>(make: &impl Fn(usize) -> B, tokens: usize, vocabula
     judge(&[got as f32], &[mean(&wide(&logits))], EXACT, "loss");
     let by_logits = slopes(&logits, mean);
     for (first, rows) in parts {
-        bench.backend.loss_gradient(rows, first, &targets, state, (1.0 / trained) as f32).unwrap();
+        bench.backend.loss_gradient(rows, first, &targets, state, (1.0 / trained) as f32, rows).unwrap();
         let columns = by_logits.chunks(vocabulary).flat_map(|row| &row[first..first + rows.columns]);
         judge(&bench.read(rows), &columns.copied().collect::<Vec<f64>>(), EXACT, "loss, logits");
     }
