@@ -1,10 +1,8 @@
 //! A layer backwards: computed again from its input unless it was kept, then the stages in mirrored order. The
 //! gradient of what leaves the layer becomes the gradient of what entered it, in one buffer.
 
-use std::ops::Range;
-
 use halfbyte_checkpoint::{LayerTensor, TensorName};
-use halfbyte_ops::{Attention, Backend, CacheFormat, Matrix, Rows, Vector, WeightFormat};
+use halfbyte_ops::{Backend, Matrix, Rows, Vector, WeightFormat};
 use halfbyte_plan::Value;
 
 use super::{Learner, Training};
@@ -147,17 +145,7 @@ impl<B: Backend> Training<B> {
         let mut dq = self.rows(Value::DQ, tokens, at.q.columns);
         let mut dk = self.rows(Value::DK, tokens, at.k.columns);
         let dv = self.rows(Value::DV, tokens, at.v.columns);
-        let samples: Vec<Range<usize>> = pass.samples.iter().map(|sample| sample.rows.clone()).collect();
-        let attention = Attention {
-            samples: &samples,
-            q: at.q,
-            k: at.k,
-            v: at.v,
-            head_dim: pass.head_dim,
-            window: w.window,
-            exact: w.cache.format == CacheFormat::F32,
-        };
-        self.backend.attend_gradient(&attention, d_attended, dq, dk, dv)?;
+        self.backend.attend_gradient(&pass.attention(w), d_attended, dq, dk, dv)?;
         self.backend.rope_gradient(dq, pass.head_dim, at.turns)?;
         self.backend.rope_gradient(dk, pass.head_dim, at.turns)?;
         if let (Some(q_norm), Some(k_norm)) = (w.q_norm, w.k_norm) {
