@@ -280,9 +280,11 @@ impl Place {
             Place::Cpu { threads, .. } => {
                 halfbyte_cpu::TrainingNeed { tokens, longest, widest, head_dim, threads: *threads }.bytes()
             }
-            Place::Cuda(_) => halfbyte_cuda::TrainingNeed { tokens, heads: a.heads, widest }
-                .bytes()
-                .max(self.scratch(a, settings)),
+            Place::Cuda(_) => {
+                let (heads, kv_heads) = (a.heads, a.kv_heads);
+                let need = halfbyte_cuda::TrainingNeed { tokens, heads, kv_heads, head_dim, widest };
+                need.bytes().max(self.scratch(a, settings))
+            }
         }
     }
 

@@ -124,6 +124,17 @@ template <class T> T __shfl_down_sync(unsigned all, T value, int by) {
     return __shfl_sync(all, value, lane + by < 32 ? lane + by : lane);
 }
 
+static inline int __any_sync(unsigned, int mine) {
+    const unsigned char *slots = wait_for_warp(Together::Exchange, &mine, sizeof mine);
+    int any = 0;
+    for (int lane = 0; lane < 32; lane++) {
+        int other;
+        memcpy(&other, slots + lane * SLOT, sizeof other);
+        any |= other;
+    }
+    return any != 0;
+}
+
 // ---- instructions of kernels/tensor_core.cuh ----
 
 static inline float of_bf16(unsigned half) { return __uint_as_float(half << 16); }
@@ -139,7 +150,7 @@ static inline unsigned multiply_pairs(unsigned a, unsigned b) {
     return pair_of(of_bf16(a & 0xffff) * of_bf16(b & 0xffff), of_bf16(a >> 16) * of_bf16(b >> 16));
 }
 
-static inline float quick_exp(float x) { return exp2f(x * 1.44269504f); }
+static inline float quick_exp2(float x) { return exp2f(x); }
 
 // Which thread has a value of a tile, and where: rows 8 apart and columns 8 apart are other words.
 static inline float of_tile(const unsigned char *slots, int word, int row, int column) {

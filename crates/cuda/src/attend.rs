@@ -1,15 +1,19 @@
 //! Keys and values into the cache, and attention over it. See `ops::attend`, `kernels/cache.cuh`.
 
-use halfbyte_ops::tensor::WIDEST_HEAD;
-use halfbyte_ops::{Cache, CacheFormat, Result, Rows, Sight, attend};
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use halfbyte_ops::tensor::{KEYS, WIDEST_HEAD};
+use halfbyte_ops::{Attention, Buffer, Cache, CacheFormat, Result, Rows, Sight, attend};
 
 use crate::Cuda;
 use crate::launch::{DevicePtr, Grid, args};
 
 /// Widest head, as stored, of the kernels that are not `plain`.
 const USUAL_HEAD: usize = 128;
-/// Queries, and keys, of a tile on tensor cores.
-const TILE: usize = 64;
+/// Queries of a block on tensor cores, and keys of a tile.
+const BLOCK: usize = 128;
+pub(crate) const TILE: usize = 64;
 /// Most queries whose keys are split among blocks; keys of a split, and query heads of a block.
 const FEW: usize = 8;
 const SPLIT: usize = 64;
@@ -31,6 +35,23 @@ pub(crate) fn scratch(queries: usize, heads: usize, head_dim: usize, context: us
     queries.min(FEW) * heads * context.div_ceil(SPLIT) * (head_dim + 2) * 4
 }
 
+/// Bytes of scratch for the keys and values of all samples at once.
+pub(crate) fn samples_scratch(tokens: usize, kv_heads: usize, head_dim: usize) -> usize {
+    Cache::bytes(CacheFormat::Bf16, kv_heads, head_dim, tokens.next_multiple_of(KEYS))
+}
+
+/// Samples in blocks of so many rows: a sample's first row, the block's, and the row after the sample's last; those
+/// that see the most first, so that the last ones end together.
+pub(crate) fn blocks_of(samples: &[Range<usize>]) -> Vec<[u32; 3]> {
+    let of_sample = |sample: &Range<usize>| {
+        let (start, end) = (sample.start as u32, sample.end as u32);
+        (start..end).step_by(BLOCK).map(move |first| [start, first, end])
+    };
+    let mut blocks: Vec<[u32; 3]> = samples.iter().flat_map(of_sample).collect();
+    blocks.sort_by_key(|[start, first, _]| Reverse(first - start));
+    blocks
+}
+
 /// An attention's pointers and sizes, for whichever kernels fit.
 struct Task {
     q: DevicePtr,
@@ -42,6 +63,17 @@ struct Task {
     /// Zero stands for none: the op takes none that is empty.
     window: usize,
     narrow: bool,
+    /// Of [`blocks_of`], on the device, and how many; none where all queries are one sample.
+    blocks: Option<(DevicePtr, usize)>,
+}
+
+/// Whether tensor cores take this: heads that are not too wide, rounded keys, rows that are read and written by pairs.
+fn fits_tiles(cache: &Cache, q: DevicePtr, out: DevicePtr) -> bool {
+    usual(cache) && cache.format != CacheFormat::F32 && q.0.is_multiple_of(8) && out.0.is_multiple_of(8)
+}
+
+fn usual(cache: &Cache) -> bool {
+    Cache::padded_head(cache.head_dim) <= USUAL_HEAD
 }
 
 pub(crate) fn forward(cuda: &mut Cuda, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()> {
@@ -55,15 +87,43 @@ pub(crate) fn forward(cuda: &mut Cuda, q: Rows, cache: &Cache, sight: Sight, out
         start: sight.start,
         window: sight.window.unwrap_or(0),
         narrow: out.narrow,
+        blocks: None,
     };
-    let usual = Cache::padded_head(cache.head_dim) <= USUAL_HEAD;
-    if usual && q.rows <= FEW {
+    if usual(cache) && q.rows <= FEW {
         few(cuda, &task, cache)
-    } else if usual && cache.format != CacheFormat::F32 {
+    } else if fits_tiles(cache, task.q, task.out) {
         tiled(cuda, &task, cache)
     } else {
         plain(cuda, &task, cache)
     }
+}
+
+/// All samples in one launch: the scratch is a cache that has room for them, side by side.
+pub(crate) fn samples(cuda: &mut Cuda, of: &Attention<'_>, cache: &Cache, out: Rows) -> Result<()> {
+    attend::check_samples(of, cache, out)?;
+    let (q, to) = (cuda.rows("attend", of.q)?, cuda.pointer("attend", out.buffer)?);
+    if !fits_tiles(cache, q, to) {
+        return attend::sample_by_sample(cuda, of, cache, out);
+    }
+    let capacity = of.q.rows.next_multiple_of(KEYS);
+    let bytes = Cache::bytes(cache.format, cache.kv_heads, cache.head_dim, capacity);
+    let all = Cache { buffer: Buffer { bytes, ..cuda.scratch }, capacity, ..*cache };
+    let place = cuda.scratch("attend", bytes)?;
+    store(cuda, of.k, of.v, 0, &all)?;
+    let blocks = blocks_of(of.samples);
+    let list = cuda.upload("attend", &blocks.concat())?;
+    let task = Task {
+        q,
+        cache: place,
+        out: to,
+        queries: of.q.rows,
+        heads: of.q.columns / cache.head_dim,
+        start: 0,
+        window: of.window.unwrap_or(0),
+        narrow: out.narrow,
+        blocks: Some((list, blocks.len())),
+    };
+    tiled(cuda, &task, &all)
 }
 
 /// Keys split among blocks.
@@ -121,8 +181,9 @@ fn tiled(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
         (_, false) => "attend_bf16_128",
     };
     let channels = if narrow { 64 } else { 128 };
+    let (list, blocks) = task.blocks.unwrap_or((DevicePtr::NULL, queries.div_ceil(BLOCK)));
     let grid = Grid {
-        blocks: (queries.div_ceil(TILE) as u32, heads as u32, 1),
+        blocks: (heads as u32, blocks as u32, 1),
         threads: (128, 1, 1),
         // Keys and values, twice.
         shared: (4 * TILE * channels * 2) as u32,
@@ -141,7 +202,8 @@ fn tiled(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
             window,
             task.out,
             task.narrow,
-            heads
+            heads,
+            list
         ],
     )
 }

@@ -1,227 +1,307 @@
 // Gradients of attention on tensor cores, for heads no wider than 128, rounded to bf16. See `ops::attend` for the
 // maths, and `attend_gradient.cu` for the same without tiles.
 //
-// A block of 4 warps has a tile of 64 queries, or of 64 keys; each warp 16 of them. The other side comes by, 64
-// at a time. Tiles of 64 rows stand in shared memory as WIDTH / 64 tiles of 64 by 64.
-#include "tensor_core.cuh"
+// Everything is rounded into scratch first. A block of 8 warps then has 128 queries, or 128 keys; each warp 16 of
+// them in registers. The other side comes by in tiles of 64: one is fetched while the other is used, 16 rows at a time.
+#include "head_tile.cuh"
 
-const u32 SQUARE = 64 * 128; // bytes: 64 rows of 64 bf16
+const u32 THREADS = 256;
+// How far (in powers of two) scores may pass their reference before sums are scaled to a new one: not far, since
+// the mean of dp is found anew only then.
+#define SLACK 3.0f
 
-// One call. A tile is a sample's first row, the row after its last, and the tile's first row.
+// One call on rounded rows `[token][head][WIDTH]`. `tiles` has for each block its
+// sample's first row, its own, and the row after the sample's last.
 struct Heads {
-    const float *q, *k, *v, *dy;
+    const u16 *q, *dy, *k, *v;
     const u32 *tiles;
     u32 heads, kv_heads, head_dim, window;
     float scale;
 };
 
 #define HEADS                                                                                                          \
-    const float *q, const float *k, const float *v, const float *dy, const u32 *tiles, u32 heads, u32 kv_heads,        \
-        u32 head_dim, u32 window, float scale
-#define GIVEN Heads{q, k, v, dy, tiles, heads, kv_heads, head_dim, window, scale}
+    const u16 *q, const u16 *dy, const u16 *k, const u16 *v, const u32 *tiles, u32 heads, u32 kv_heads, u32 head_dim,  \
+        u32 window, float scale
+#define GIVEN Heads{q, dy, k, v, tiles, heads, kv_heads, head_dim, window, scale}
 
-// A head of rows `first..`, rounded, zeros from `end` on and beside the head.
-template <int WIDTH>
-__device__ __forceinline__ void fetch(u8 *tile, const float *from, u32 heads, u32 head, u32 head_dim, u32 first,
-                                      u32 end) {
-#pragma unroll 4
-    for (u32 i = threadIdx.x; i < 64 * WIDTH / 2; i += 128) {
-        u32 row = i / (WIDTH / 2), column = i % (WIDTH / 2) * 2;
-        const float *place = from + ((u64)(first + row) * heads + head) * head_dim + column;
-        bool there = first + row < end;
-        u32 pair = pair_of(there && column < head_dim ? place[0] : 0.0f,
-                           there && column + 1 < head_dim ? place[1] : 0.0f);
-        *(u32 *)(chunk_at(tile + column / 64 * SQUARE, row, column % 64 / 8) + column % 8 * 2) = pair;
+// Heads of q and dy (`query_rows` each), then of k and v, one behind the other: eight channels for each thread,
+// those that a head lacks zero.
+extern "C" __global__ void __launch_bounds__(256)
+    attend_gradient_round(const float *q, const float *dy, const float *k, const float *v, u32 query_rows,
+                          u32 key_rows, u32 head_dim, u32 width, uint4 *to) {
+    u32 i = blockIdx.x * 256 + threadIdx.x, row = i / (width / 8), channel = i % (width / 8) * 8;
+    if (row >= 2 * (query_rows + key_rows)) return;
+    bool is_key = row >= 2 * query_rows;
+    u32 of_kind = is_key ? row - 2 * query_rows : row, rows = is_key ? key_rows : query_rows;
+    bool second = of_kind >= rows;
+    const float *from = is_key ? (second ? v : k) : second ? dy : q;
+    from += (u64)(second ? of_kind - rows : of_kind) * head_dim + channel;
+    if (head_dim == width) {
+        float4 a = ((const float4 *)from)[0], b = ((const float4 *)from)[1];
+        to[i] = make_uint4(pair_of(a.x, a.y), pair_of(a.z, a.w), pair_of(b.x, b.y), pair_of(b.z, b.w));
+        return;
     }
+    u32 pairs[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; j++)
+        pairs[j] = channel + 2 * j < head_dim ? pair_of(from[2 * j], from[2 * j + 1]) : 0;
+    to[i] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-// out[16 x 64] = a[16 rows of this warp] b[64 rows]^T along the head.
-template <int WIDTH> __device__ __forceinline__ void scores(float (&out)[8][4], u8 *a, u8 *b) {
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+// A head's rows `first..first + 64` start on their way, zeros from `end` on.
+template <int WIDTH>
+__device__ __forceinline__ void fetch(u8 *tile, const u16 *from, u32 heads, u32 head, u32 first, u32 end) {
+    const u32 CHUNKS = WIDTH / 8, STEP = THREADS / CHUNKS;
+    static_assert(STEP % 8 == 0, "chunks of all rows of a thread are exchanged alike");
+    u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS, rows = end - first;
+    from += ((u64)(first + row) * heads + head) * WIDTH + chunk * 8;
+    u8 *near = channel_chunk(tile, row, chunk);
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) out[i][0] = out[i][1] = out[i][2] = out[i][3] = 0.0f;
-#pragma unroll
-    for (u32 c = 0; c < WIDTH; c += 16) {
-        u32 of_a[4], of_b[4], chunk = c % 64 / 8;
-        u8 *a_tile = a + c / 64 * SQUARE, *b_tile = b + c / 64 * SQUARE;
-        load_tiles(of_a, chunk_at(a_tile, warp * 16 + (lane & 15u), chunk + (lane >> 4)));
-#pragma unroll
-        for (u32 n = 0; n < 4; n++) {
-            load_tiles(of_b, chunk_at(b_tile, n * 16 + (lane & 7u) + (lane >> 4) * 8, chunk + (lane >> 3 & 1u)));
-            multiply_tile(out[2 * n], of_a, of_b[0], of_b[1]);
-            multiply_tile(out[2 * n + 1], of_a, of_b[2], of_b[3]);
-        }
-    }
+    for (u32 i = 0; i < TILE / STEP; i++, from += heads * (STEP * WIDTH))
+        start_copy(near + i * STEP * 128, from, row + i * STEP < rows);
 }
 
-// sums[16 x WIDTH] += a[16 x 64], rounded, times b[64 rows].
+// A head's rows `first..first + 16` as the left side of products, zeros from `end` on.
 template <int WIDTH>
-__device__ __forceinline__ void mix(float (&sums)[WIDTH / 8][4], const float (&a)[8][4], u8 *b) {
+__device__ __forceinline__ void hold(u32 (&own)[WIDTH / 16][4], const u16 *from, u32 heads, u32 head, u32 first,
+                                     u32 end) {
     u32 lane = threadIdx.x % 32;
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) {
-        // Results of a product lie as the next one wants its left side.
-        u32 of_a[4] = {pair_of(a[2 * k][0], a[2 * k][1]), pair_of(a[2 * k][2], a[2 * k][3]),
-                       pair_of(a[2 * k + 1][0], a[2 * k + 1][1]), pair_of(a[2 * k + 1][2], a[2 * k + 1][3])};
+    for (u32 i = 0; i < WIDTH / 4; i++) {
+        u32 row = first + lane / 4 + i % 2 * 8, channel = i / 4 * 16 + i % 4 / 2 * 8 + lane % 4 * 2;
+        own[i / 4][i % 4] = row < end ? *(const u32 *)(from + ((u64)row * heads + head) * WIDTH + channel) : 0;
+    }
+}
+
+// Two products of 16 own rows and 16 rows of a tile, along the channels.
+template <int WIDTH>
+__device__ __forceinline__ void dots(float (&x)[2][4], float (&y)[2][4], const u32 (&own_x)[WIDTH / 16][4],
+                                     const u32 (&own_y)[WIDTH / 16][4], u8 *tile_x, u8 *tile_y, u32 row) {
 #pragma unroll
-        for (u32 c = 0; c < WIDTH; c += 16) {
-            u32 of_b[4];
-            u8 *tile = b + c / 64 * SQUARE;
-            load_tiles_transposed(
-                of_b, chunk_at(tile, k * 16 + (lane & 7u) + (lane >> 3 & 1u) * 8, c % 64 / 8 + (lane >> 4)));
-            multiply_tile(sums[c / 8], of_a, of_b[0], of_b[1]);
-            multiply_tile(sums[c / 8 + 1], of_a, of_b[2], of_b[3]);
-        }
+    for (u32 i = 0; i < 8; i++) x[i / 4][i % 4] = y[i / 4][i % 4] = 0.0f;
+#pragma unroll
+    for (u32 step = 0; step < WIDTH / 16; step++) {
+        u32 b[4];
+        along_channels(b, tile_x, row, step);
+        multiply_tile(x[0], own_x[step], b[0], b[1]);
+        multiply_tile(x[1], own_x[step], b[2], b[3]);
+        along_channels(b, tile_y, row, step);
+        multiply_tile(y[0], own_y[step], b[0], b[1]);
+        multiply_tile(y[1], own_y[step], b[2], b[3]);
     }
 }
 
 // 16 rows of this warp, from `first` on, of a head; those before `end` are there.
 template <int WIDTH>
-__device__ __forceinline__ void write(const float (&sums)[WIDTH / 8][4], float *to, u32 heads, u32 head, u32 head_dim,
-                                      u32 first, u32 end) {
+__device__ __forceinline__ void write(const float (&sums)[WIDTH / 8][4], const float (&factor)[2], float *to,
+                                      u32 heads, u32 head, u32 head_dim, u32 first, u32 end) {
     u32 lane = threadIdx.x % 32;
 #pragma unroll
-    for (u32 i = 0; i < WIDTH / 8 * 4; i++) {
-        u32 row = first + lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (row < end && column < head_dim) to[((u64)row * heads + head) * head_dim + column] = sums[i / 4][i % 4];
+    for (u32 i = 0; i < WIDTH / 8 * 2; i++) {
+        u32 r = i % 2, row = first + lane / 4 + r * 8, channel = i / 2 * 8 + lane % 4 * 2;
+        if (row >= end || channel >= head_dim) continue;
+        float2 pair = make_float2(sums[i / 2][2 * r] * factor[r], sums[i / 2][2 * r + 1] * factor[r]);
+        *(float2 *)(to + ((u64)row * heads + head) * head_dim + channel) = pair;
     }
 }
 
-__device__ __forceinline__ bool sees(const Heads &of, u32 query, u32 key, u32 end) {
-    return key <= query && query < end && (of.window == 0 || query - key < of.window);
-}
+// ---- queries ----
 
-// The four threads that share a row.
-__device__ __forceinline__ float sum_of_row(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
+// Of two queries of a thread, relative to 2^reference: its part of the sum of p, and of the sum of p (dp - centre).
+struct Running {
+    float reference[2], centre[2], sum[2], turned[2];
+};
 
-__device__ __forceinline__ float top_of_row(float x) {
-    float other = __shfl_xor_sync(0xffffffffu, x, 1);
-    x = other > x ? other : x;
-    other = __shfl_xor_sync(0xffffffffu, x, 2);
-    return other > x ? other : x;
-}
-
-// dq of a tile of queries. Keys come by twice: for the top, sum and mean of each query, which stay in `stats`, and
-// then for dS.
-template <int WIDTH> __device__ __forceinline__ void queries(const Heads &of, float *dq, float *stats) {
-    u8 *near_q = dynamic_shared, *near_dy = near_q + WIDTH / 64 * SQUARE;
-    u8 *near_k = near_dy + WIDTH / 64 * SQUARE, *near_v = near_k + WIDTH / 64 * SQUARE;
-    const u32 *tile = of.tiles + blockIdx.x * 3;
-    u32 start = tile[0], end = tile[1], first = tile[2], h = blockIdx.y, kv = h / (of.heads / of.kv_heads);
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = first + warp * 16 + lane / 4;
-    u32 last = first + 64 < end ? first + 64 : end;
-    u32 low = of.window > 0 && first + 1 - start > of.window ? first + 1 - of.window : start;
-    low = start + (low - start) / 64 * 64;
-    fetch<WIDTH>(near_q, of.q, of.heads, h, of.head_dim, first, end);
-    fetch<WIDTH>(near_dy, of.dy, of.heads, h, of.head_dim, first, end);
-    const float NONE = -__uint_as_float(0x7f800000);
-    float top[2] = {NONE, NONE}, sum[2] = {}, mean[2] = {};
-    float p[8][4], dp[8][4], sums[WIDTH / 8][4] = {};
-    for (u32 pass = 0; pass < 2; pass++) {
-        for (u32 keys = low; keys < last; keys += 64) {
-            __syncthreads();
-            fetch<WIDTH>(near_k, of.k, of.kv_heads, kv, of.head_dim, keys, end);
-            fetch<WIDTH>(near_v, of.v, of.kv_heads, kv, of.head_dim, keys, end);
-            __syncthreads();
-            scores<WIDTH>(p, near_q, near_k);
-            scores<WIDTH>(dp, near_dy, near_v);
-            float now[2] = {top[0], top[1]};
+// Queries whose scores passed their reference get the highest as a new one, and as the centre the mean of dp so far,
+// these scores included: what is left to subtract from p dp at the end is small then, and rounding p dp and p apart
+// costs little. (Others do not: what a query comes out as must not depend on its neighbours.)
+template <int WIDTH>
+__device__ __forceinline__ void recentre(Running &at, float (&sums)[2][WIDTH / 8][4], const float (&scores)[2][4],
+                                         const float (&dp)[2][4], float scale) {
 #pragma unroll
-            for (u32 i = 0; i < 32; i++) {
-                float &score = p[i / 4][i % 4];
-                u32 which = i % 4 / 2, key = keys + i / 4 * 8 + lane % 4 * 2 + i % 2;
-                score = sees(of, row + which * 8, key, end) ? score * of.scale : NONE;
-                now[which] = score > now[which] ? score : now[which];
-            }
-            if (pass == 0) {
+    for (u32 r = 0; r < 2; r++) {
+        float top = top_of_row(top_of(scores, r)) * scale;
+        bool passed = top > at.reference[r] + SLACK;
+        float next = passed ? top : at.reference[r];
+        float shrink = quick_exp2(at.reference[r] - next);
+        at.reference[r] = next, at.sum[r] *= shrink, at.turned[r] *= shrink;
+        float sum = at.sum[r], turned = at.turned[r];
 #pragma unroll
-                for (u32 which = 0; which < 2; which++) {
-                    now[which] = top_of_row(now[which]);
-                    float shrink = quick_exp(top[which] - (now[which] == NONE ? 0.0f : now[which]));
-                    sum[which] *= shrink, mean[which] *= shrink, top[which] = now[which];
+        for (u32 i = 0; i < 4; i++) {
+            float p = quick_exp2(__fmaf_rn(scores[i / 2][2 * r + i % 2], scale, -next));
+            sum += p;
+            turned = __fmaf_rn(p, dp[i / 2][2 * r + i % 2] - at.centre[r], turned);
+        }
+        sum = sum_of_row(sum), turned = sum_of_row(turned);
+        float by = passed ? turned / sum : 0.0f;
+        at.centre[r] += by;
+        at.turned[r] = __fmaf_rn(-by, at.sum[r], at.turned[r]);
+#pragma unroll
+        for (u32 i = 0; i < WIDTH / 4; i++) {
+            float &of_turned = sums[0][i / 2][2 * r + i % 2], &of_p = sums[1][i / 2][2 * r + i % 2];
+            of_p *= shrink;
+            of_turned = __fmaf_rn(-by, of_p, of_turned * shrink);
+        }
+    }
+}
+
+// dq of 128 queries, in one pass over the keys: p (dp - centre) and p times k, whose difference follows once the mean
+// of dp is known. The logarithm of the sum of p, and that mean, stay in `stats`.
+template <int WIDTH> __device__ __forceinline__ void queries(const Heads &of, float *dq, float4 *stats) {
+    const u32 SIDE = TILE * WIDTH * 2;
+    const u32 *tile = of.tiles + blockIdx.y * 3;
+    u32 start = tile[0], first = tile[1], end = tile[2], h = blockIdx.x, kv = h / (of.heads / of.kv_heads);
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = first + warp * 16, row = own + lane / 4;
+    u32 last = min(first + 128, end);
+    u32 low = of.window && first + 1 - start > of.window ? first + 1 - of.window : start;
+    low = start + (low - start) / TILE * TILE;
+    float scale = of.scale * 1.44269504f;
+
+    fetch<WIDTH>(dynamic_shared, of.k, of.kv_heads, kv, low, end);
+    fetch<WIDTH>(dynamic_shared + SIDE, of.v, of.kv_heads, kv, low, end);
+    u32 q[WIDTH / 16][4], dy[WIDTH / 16][4];
+    hold<WIDTH>(q, of.q, of.heads, h, own, end);
+    hold<WIDTH>(dy, of.dy, of.heads, h, own, end);
+    Running at = {{LOWEST, LOWEST}};
+    float sums[2][WIDTH / 8][4] = {};
+    u32 stage = 0;
+    for (u32 keys = low; keys < last; keys += TILE, stage ^= 1) {
+        u8 *near_k = dynamic_shared + stage * 2 * SIDE, *near_v = near_k + SIDE;
+        wait_for_copies();
+        __syncthreads();
+        if (keys + TILE < last) {
+            u8 *next = dynamic_shared + (stage ^ 1) * 2 * SIDE;
+            fetch<WIDTH>(next, of.k, of.kv_heads, kv, keys + TILE, end);
+            fetch<WIDTH>(next + SIDE, of.v, of.kv_heads, kv, keys + TILE, end);
+        }
+#pragma unroll 1
+        for (u32 key = keys; key < keys + TILE; key += 16) {
+            if (!any_seen(own, 16, key, of.window)) continue;
+            float p[2][4], dp[2][4];
+            dots<WIDTH>(p, dp, q, dy, near_k, near_v, key - keys);
+            if (!all_seen(own, 16, key, of.window)) {
+#pragma unroll
+                for (u32 i = 0; i < 8; i++) {
+                    bool seen = sees(row + i % 4 / 2 * 8, key + i / 4 * 8 + lane % 4 * 2 + i % 2, of.window);
+                    if (!seen) p[i / 4][i % 4] = MINUS_INFINITY;
                 }
             }
-            // Where nothing was seen yet, e^(-infinity - 0) = 0.
-            float base[2] = {top[0] == NONE ? 0.0f : top[0], top[1] == NONE ? 0.0f : top[1]};
+            bool passed = top_of(p, 0) * scale > at.reference[0] + SLACK;
+            passed = passed || top_of(p, 1) * scale > at.reference[1] + SLACK;
+            if (__any_sync(0xffffffffu, passed)) recentre<WIDTH>(at, sums, p, dp, scale);
 #pragma unroll
-            for (u32 i = 0; i < 32; i++) {
+            for (u32 i = 0; i < 8; i++) {
+                u32 r = i % 4 / 2;
                 float &score = p[i / 4][i % 4], &product = dp[i / 4][i % 4];
-                u32 which = i % 4 / 2;
-                score = quick_exp(score - base[which]);
-                if (pass == 0) {
-                    sum[which] += score;
-                    mean[which] = __fmaf_rn(score, product, mean[which]);
-                } else {
-                    product = score * sum[which] * (product - mean[which]) * of.scale;
+                score = quick_exp2(__fmaf_rn(score, scale, -at.reference[r]));
+                product = score * (product - at.centre[r]);
+                at.sum[r] += score;
+                at.turned[r] += product;
+            }
+            u32 left[2][4];
+            as_left(left[0], dp);
+            as_left(left[1], p);
+            mix<WIDTH, 2>(sums, left, near_k, key - keys);
+        }
+    }
+
+    float factor[2];
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        float sum = sum_of_row(at.sum[r]), mean = sum_of_row(at.turned[r]) / sum;
+        factor[r] = of.scale / sum;
+#pragma unroll
+        for (u32 i = 0; i < WIDTH / 4; i++) {
+            float &result = sums[0][i / 2][2 * r + i % 2];
+            result = __fmaf_rn(-mean, sums[1][i / 2][2 * r + i % 2], result);
+        }
+        if (lane % 4 == 0 && row + r * 8 < end)
+            stats[(u64)(row + r * 8) * of.heads + h] =
+                make_float4(at.reference[r] + log2f(sum), mean + at.centre[r], 0.0f, 0.0f);
+    }
+    write<WIDTH>(sums[0], factor, dq, of.heads, h, of.head_dim, own, end);
+}
+
+// ---- keys ----
+
+// A tile of queries, one of dy, and what was found out about each query.
+template <int WIDTH>
+__device__ __forceinline__ void fetch_queries(const Heads &of, u8 *to, const float4 *stats, u32 h, u32 first, u32 end) {
+    fetch<WIDTH>(to, of.q, of.heads, h, first, end);
+    fetch<WIDTH>(to + TILE * WIDTH * 2, of.dy, of.heads, h, first, end);
+    u32 row = threadIdx.x;
+    if (row >= TILE) return;
+    // Zeros do no harm: q and dy of such a row are zero too.
+    bool there = first + row < end;
+    start_copy(to + 2 * TILE * WIDTH * 2 + row * 16, stats + (u64)(first + row) * of.heads + h, there);
+}
+
+// dk and dv of 128 keys: queries that see them come by, one head of theirs after the other.
+template <int WIDTH>
+__device__ __forceinline__ void keys(const Heads &of, float *dk, float *dv, const float4 *stats) {
+    const u32 SIDE = TILE * WIDTH * 2, STAGE = 2 * SIDE + TILE * 16;
+    const u32 *tile = of.tiles + blockIdx.y * 3;
+    u32 first = tile[1], end = tile[2], kv = blockIdx.x, group = of.heads / of.kv_heads;
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = first + warp * 16, row = own + lane / 4;
+    u32 last = of.window && end - first > of.window + 127 ? first + 127 + of.window : end;
+    float scale = of.scale * 1.44269504f;
+
+    u32 h = kv * group, query = first, stage = 0;
+    fetch_queries<WIDTH>(of, dynamic_shared, stats, h, query, end);
+    u32 k[WIDTH / 16][4], v[WIDTH / 16][4];
+    hold<WIDTH>(k, of.k, of.kv_heads, kv, own, end);
+    hold<WIDTH>(v, of.v, of.kv_heads, kv, own, end);
+    float key_sums[1][WIDTH / 8][4] = {}, value_sums[1][WIDTH / 8][4] = {};
+    while (h < (kv + 1) * group) {
+        u8 *near_q = dynamic_shared + stage * STAGE, *near_dy = near_q + SIDE;
+        const float4 *near_stats = (const float4 *)(near_dy + SIDE);
+        wait_for_copies();
+        __syncthreads();
+        u32 queries = query;
+        query += TILE, stage ^= 1;
+        if (query >= last) query = first, h++;
+        if (h < (kv + 1) * group) fetch_queries<WIDTH>(of, dynamic_shared + stage * STAGE, stats, h, query, end);
+#pragma unroll 1
+        for (u32 t = queries; t < queries + TILE; t += 16) {
+            if (!any_seen(t, 16, own, of.window)) continue;
+            float p[2][4], dp[2][4];
+            dots<WIDTH>(p, dp, k, v, near_q, near_dy, t - queries);
+            if (!all_seen(t, 16, own, of.window)) {
+#pragma unroll
+                for (u32 i = 0; i < 8; i++) {
+                    bool seen = sees(t + i / 4 * 8 + lane % 4 * 2 + i % 2, row + i % 4 / 2 * 8, of.window);
+                    if (!seen) p[i / 4][i % 4] = MINUS_INFINITY;
                 }
             }
-            if (pass == 1) mix<WIDTH>(sums, dp, near_k);
-        }
-        if (pass == 1) break;
 #pragma unroll
-        for (u32 which = 0; which < 2; which++) {
-            sum[which] = 1.0f / sum_of_row(sum[which]);
-            mean[which] = sum_of_row(mean[which]) * sum[which];
-            float *kept = stats + ((u64)(row + which * 8) * of.heads + h) * 3;
-            if (row + which * 8 < end && lane % 4 == 0) kept[0] = top[which], kept[1] = sum[which], kept[2] = mean[which];
-        }
-    }
-    write<WIDTH>(sums, dq, of.heads, h, of.head_dim, first + warp * 16, end);
-}
-
-// dk and dv of a tile of keys: queries that see them come by, one head of theirs after the other.
-template <int WIDTH> __device__ __forceinline__ void keys(const Heads &of, float *dk, float *dv, const float *stats) {
-    __shared__ float near_stats[64][3];
-    u8 *near_k = dynamic_shared, *near_v = near_k + WIDTH / 64 * SQUARE;
-    u8 *near_q = near_v + WIDTH / 64 * SQUARE, *near_dy = near_q + WIDTH / 64 * SQUARE;
-    const u32 *tile = of.tiles + blockIdx.x * 3;
-    u32 end = tile[1], first = tile[2], kv = blockIdx.y, group = of.heads / of.kv_heads;
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = first + warp * 16 + lane / 4;
-    u32 last = of.window > 0 && end - first > of.window + 63 ? first + 63 + of.window : end;
-    fetch<WIDTH>(near_k, of.k, of.kv_heads, kv, of.head_dim, first, end);
-    fetch<WIDTH>(near_v, of.v, of.kv_heads, kv, of.head_dim, first, end);
-    float p[8][4], dp[8][4], key_sums[WIDTH / 8][4] = {}, value_sums[WIDTH / 8][4] = {};
-    for (u32 h = kv * group; h < (kv + 1) * group; h++) {
-        for (u32 query = first; query < last; query += 64) {
-            __syncthreads();
-            fetch<WIDTH>(near_q, of.q, of.heads, h, of.head_dim, query, end);
-            fetch<WIDTH>(near_dy, of.dy, of.heads, h, of.head_dim, query, end);
-            for (u32 i = threadIdx.x; i < 192; i += 128)
-                near_stats[i / 3][i % 3] = query + i / 3 < end ? stats[((u64)(query + i / 3) * of.heads + h) * 3 + i % 3] : 0.0f;
-            __syncthreads();
-            scores<WIDTH>(p, near_k, near_q);
-            scores<WIDTH>(dp, near_v, near_dy);
-#pragma unroll
-            for (u32 i = 0; i < 32; i++) {
-                u32 column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            for (u32 i = 0; i < 8; i++) {
+                u32 of_t = t - queries + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                float2 kept = *(const float2 *)&near_stats[of_t];
                 float &score = p[i / 4][i % 4], &product = dp[i / 4][i % 4];
-                const float *kept = near_stats[column];
-                bool seen = sees(of, query + column, row + i % 4 / 2 * 8, end);
-                score = seen ? quick_exp(score * of.scale - kept[0]) * kept[1] : 0.0f;
-                product = score * (product - kept[2]) * of.scale;
+                score = quick_exp2(__fmaf_rn(score, scale, -kept.x));
+                product = score * (product - kept.y) * of.scale;
             }
-            mix<WIDTH>(value_sums, p, near_dy);
-            mix<WIDTH>(key_sums, dp, near_q);
+            u32 left[1][4];
+            as_left(left[0], p);
+            mix<WIDTH, 1>(value_sums, left, near_dy, t - queries);
+            as_left(left[0], dp);
+            mix<WIDTH, 1>(key_sums, left, near_q, t - queries);
         }
     }
-    write<WIDTH>(key_sums, dk, of.kv_heads, kv, of.head_dim, first + warp * 16, end);
-    write<WIDTH>(value_sums, dv, of.kv_heads, kv, of.head_dim, first + warp * 16, end);
+    const float whole[2] = {1.0f, 1.0f};
+    write<WIDTH>(key_sums[0], whole, dk, of.kv_heads, kv, of.head_dim, own, end);
+    write<WIDTH>(value_sums[0], whole, dv, of.kv_heads, kv, of.head_dim, own, end);
 }
 
-extern "C" __global__ void __launch_bounds__(128) attend_gradient_queries_64(HEADS, float *dq, float *stats) {
-    queries<64>(GIVEN, dq, stats);
-}
-extern "C" __global__ void __launch_bounds__(128) attend_gradient_queries_128(HEADS, float *dq, float *stats) {
-    queries<128>(GIVEN, dq, stats);
-}
-extern "C" __global__ void __launch_bounds__(128)
-    attend_gradient_keys_64(HEADS, float *dk, float *dv, const float *stats) {
-    keys<64>(GIVEN, dk, dv, stats);
-}
-extern "C" __global__ void __launch_bounds__(128)
-    attend_gradient_keys_128(HEADS, float *dk, float *dv, const float *stats) {
-    keys<128>(GIVEN, dk, dv, stats);
-}
+#define GRADIENTS(width)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+        attend_gradient_queries_##width(HEADS, float *dq, float4 *stats) {                                             \
+        queries<width>(GIVEN, dq, stats);                                                                              \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+        attend_gradient_keys_##width(HEADS, float *dk, float *dv, const float4 *stats) {                               \
+        keys<width>(GIVEN, dk, dv, stats);                                                                             \
+    }
+
+GRADIENTS(64)
+GRADIENTS(128)

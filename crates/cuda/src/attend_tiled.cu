@@ -1,17 +1,15 @@
-// Attention over a bf16 or int8 cache on tensor cores: four warps take 64 queries of a head, 16 each, and go over
-// keys in tiles of 64 counted from position 0, with a running maximum and sum for every query.
+// Attention over a bf16 or int8 cache on tensor cores: four warps take 128 queries of a head, 32 each, and go over
+// keys 16 at a time, with a running reference and sum for every query.
 //
-// Two tiles of keys and values stand in shared memory: one is fetched while the other is used. Heads of up
-// to 64 or 128 channels; channels that a head lacks are zero.
+// Two tiles of 64 keys and values stand in shared memory: one is fetched while the other is used. Heads of up to 64
+// or 128 channels; channels that a head lacks are zero.
 #include "cache.cuh"
+#include "head_tile.cuh"
 #include "weight_tile.cuh"
 
-const u32 QUERIES = 64, TILE = 64;
-
-// Rows of CHANNELS bf16 as parts of 64 channels, each `[64 rows][64]`.
-__device__ __forceinline__ u8 *channel_chunk(u8 *tile, u32 row, u32 chunk) {
-    return chunk_at(tile + chunk / 8 * (TILE * 128), row, chunk % 8);
-}
+const u32 QUERIES = 128, THREADS = 128;
+// How far (in powers of two) scores may pass their reference before sums are scaled to a new one.
+#define SLACK 8.0f
 
 // Eight int8 codes and their scale as bf16, which holds them exactly.
 __device__ __forceinline__ uint4 widen_int8(uint2 codes, float scale) {
@@ -21,149 +19,168 @@ __device__ __forceinline__ uint4 widen_int8(uint2 codes, float scale) {
     return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
+// Keys (0) or values (1) of a head from position `first` on, zeros from `end` on.
 template <int FORMAT, int CHANNELS>
-__device__ __forceinline__ void fetch_keys(const Cache &c, u8 *to, u32 which, u32 head, u32 first, u32 end) {
-    const u8 *from = c.side(which);
-    for (u32 i = threadIdx.x; i < TILE * CHANNELS / 8; i += 128) {
-        u32 row = i / (CHANNELS / 8), chunk = i % (CHANNELS / 8);
-        bool there = first + row < end && chunk * 8 < c.width();
-        u64 at = c.row(head, there ? first + row : 0) + (there ? chunk * 8 : 0);
-        u8 *place = channel_chunk(to, row, chunk);
+__device__ __forceinline__ void fetch_side(const Cache &c, u8 *to, u32 which, u32 head, u32 first, u32 end) {
+    const u32 CHUNKS = CHANNELS / 8, STEP = THREADS / CHUNKS;
+    static_assert(STEP % 8 == 0, "chunks of all rows of a thread are exchanged alike");
+    u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    bool inside = chunk * 8 < c.width();
+    const u8 *side = c.side(which);
+    u64 at = c.row(head, first + row) + chunk * 8;
+    u8 *near = channel_chunk(to, row, chunk);
+#pragma unroll
+    for (u32 i = 0; i < TILE / STEP; i++, at += STEP * c.width()) {
+        bool there = inside && first + row + i * STEP < end;
         if (FORMAT == CACHE_BF16) {
-            start_copy(place, (const u16 *)from + at, there);
+            start_copy(near + i * STEP * 128, (const u16 *)side + at, there);
         } else {
-            float scale = e8m0(from[c.values_of_side() + at / 16]);
-            *(uint4 *)place = there ? widen_int8(*(const uint2 *)(from + at), scale) : make_uint4(0, 0, 0, 0);
+            uint4 values = make_uint4(0, 0, 0, 0);
+            if (there) values = widen_int8(*(const uint2 *)(side + at), e8m0(side[c.values_of_side() + at / 16]));
+            *(uint4 *)(near + i * STEP * 128) = values;
         }
     }
 }
 
 template <int FORMAT, int CHANNELS>
-__device__ __forceinline__ void attend_tiles(const float *q, const Cache &c, u32 queries, u32 start, u32 window, void *out,
-                                             u32 narrow, u32 heads) {
-    const u32 SIDE = TILE * CHANNELS * 2, STEPS = CHANNELS / 16;
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, head = h / (heads / c.kv_heads);
-    // The longest first: late blocks are short ones.
-    u32 first = (gridDim.x - 1 - blockIdx.x) * QUERIES, columns = heads * c.head_dim;
-    u32 row = first + warp * 16 + lane / 4;
+__device__ __forceinline__ void fetch(const Cache &c, u8 *to, u32 head, u32 first, u32 end) {
+    fetch_side<FORMAT, CHANNELS>(c, to, 0, head, first, end);
+    fetch_side<FORMAT, CHANNELS>(c, to + TILE * CHANNELS * 2, 1, head, first, end);
+}
 
-    // This warp's queries as the left side of products.
-    u32 queries_of[STEPS][4];
+// One call: rows of queries, of which `row` has position `start + row`. `tiles` has for each block its sample's first
+// position, its own first row, and the row after the sample's last; without it all rows see keys from position 0 on.
+struct Heads {
+    const float *q;
+    const u32 *tiles;
+    u32 queries, start, window, narrow, heads;
+    void *out;
+};
+
+// Scores of 32 queries and 16 keys.
+template <int CHANNELS>
+__device__ __forceinline__ void dots(float (&scores)[2][2][4], const u32 (&q)[2][CHANNELS / 16][4], u8 *keys, u32 row) {
 #pragma unroll
-    for (u32 s = 0; s < STEPS; s++) {
+    for (u32 i = 0; i < 16; i++) scores[i / 8][i / 4 % 2][i % 4] = 0.0f;
 #pragma unroll
-        for (u32 r = 0; r < 4; r++) {
-            u32 t = row + r % 2 * 8, channel = s * 16 + r / 2 * 8 + lane % 4 * 2;
-            const float *from = q + (u64)t * columns + h * c.head_dim + channel;
-            bool there = t < queries && channel < c.head_dim;
-            queries_of[s][r] = there ? pair_of(from[0], from[1]) : 0;
+    for (u32 step = 0; step < CHANNELS / 16; step++) {
+        u32 b[4];
+        along_channels(b, keys, row, step);
+#pragma unroll
+        for (u32 m = 0; m < 2; m++) {
+            multiply_tile(scores[m][0], q[m][step], b[0], b[1]);
+            multiply_tile(scores[m][1], q[m][step], b[2], b[3]);
         }
     }
+}
 
-    u32 end = start + min(first + QUERIES, queries);
-    u32 lowest = window && start + first + 1 > window ? start + first + 1 - window : 0;
-    float scale = 1.0f / sqrtf((float)c.head_dim), top[2] = {MINUS_INFINITY, MINUS_INFINITY}, total[2] = {};
-    float mixed[CHANNELS / 8][4] = {};
-    u32 stage = 0, tile = lowest / TILE;
-    fetch_keys<FORMAT, CHANNELS>(c, dynamic_shared, 0, head, tile * TILE, end);
-    fetch_keys<FORMAT, CHANNELS>(c, dynamic_shared + SIDE, 1, head, tile * TILE, end);
-    for (; tile * TILE < end; tile++, stage ^= 1) {
-        u8 *keys = dynamic_shared + stage * 2 * SIDE, *values = keys + SIDE;
+// Queries whose scores passed their reference get the highest as a new one. (Others do not: what a query comes out as
+// must not depend on its neighbours.)
+template <int CHANNELS>
+__device__ __forceinline__ void rescale(float (&reference)[2][2], float (&total)[2][2],
+                                        float (&mixed)[2][CHANNELS / 8][4], const float (&scores)[2][2][4],
+                                        float scale) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        u32 m = i / 2, r = i % 2;
+        float top = top_of_row(top_of(scores[m], r)) * scale;
+        float next = top > reference[m][r] + SLACK ? top : reference[m][r];
+        float shrink = quick_exp2(reference[m][r] - next);
+        reference[m][r] = next, total[m][r] *= shrink;
+#pragma unroll
+        for (u32 n = 0; n < CHANNELS / 8; n++) mixed[m][n][2 * r] *= shrink, mixed[m][n][2 * r + 1] *= shrink;
+    }
+}
+
+template <int FORMAT, int CHANNELS> __device__ __forceinline__ void attend_tiles(const Heads &of, const Cache &c) {
+    const u32 STAGE = 2 * TILE * CHANNELS * 2, STEPS = CHANNELS / 16;
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.x, head = h / (of.heads / c.kv_heads);
+    // The longest first: late blocks are short ones.
+    u32 sample = 0, first = (gridDim.y - 1 - blockIdx.y) * QUERIES, last = of.queries;
+    if (of.tiles) {
+        const u32 *tile = of.tiles + blockIdx.y * 3;
+        sample = tile[0], first = tile[1], last = tile[2];
+    }
+    u32 own = first + warp * 32, row = own + lane / 4, columns = of.heads * c.head_dim;
+
+    u32 position = of.start + first, end = min(position + QUERIES, of.start + last);
+    u32 low = of.window && position + 1 > sample + of.window ? position + 1 - of.window : sample;
+    low = sample + (low - sample) / TILE * TILE;
+    fetch<FORMAT, CHANNELS>(c, dynamic_shared, head, low, end);
+
+    u32 q[2][STEPS][4];
+#pragma unroll
+    for (u32 i = 0; i < 2 * STEPS * 4; i++) {
+        u32 t = row + i / (STEPS * 4) * 16 + i % 2 * 8, channel = i / 4 % STEPS * 16 + i % 4 / 2 * 8 + lane % 4 * 2;
+        float2 pair = make_float2(0.0f, 0.0f);
+        if (t < last && channel < c.head_dim)
+            pair = *(const float2 *)(of.q + (u64)t * columns + h * c.head_dim + channel);
+        q[i / (STEPS * 4)][i / 4 % STEPS][i % 4] = pair_of(pair.x, pair.y);
+    }
+    float scale = 1.44269504f / sqrtf((float)c.head_dim);
+    float reference[2][2] = {{LOWEST, LOWEST}, {LOWEST, LOWEST}}, total[2][2] = {};
+    float mixed[2][CHANNELS / 8][4] = {};
+    u32 stage = 0;
+    position = of.start + own;
+    for (u32 tile = low; tile < end; tile += TILE, stage ^= 1) {
+        u8 *keys = dynamic_shared + stage * STAGE, *values = keys + STAGE / 2;
         wait_for_copies();
         __syncthreads();
-        if ((tile + 1) * TILE < end) {
-            u8 *next = dynamic_shared + (stage ^ 1) * 2 * SIDE;
-            fetch_keys<FORMAT, CHANNELS>(c, next, 0, head, (tile + 1) * TILE, end);
-            fetch_keys<FORMAT, CHANNELS>(c, next + SIDE, 1, head, (tile + 1) * TILE, end);
-        }
-
-        float scores[TILE / 8][4] = {};
+        if (tile + TILE < end) fetch<FORMAT, CHANNELS>(c, dynamic_shared + (stage ^ 1) * STAGE, head, tile + TILE, end);
+#pragma unroll 1
+        for (u32 key = tile; key < tile + TILE; key += 16) {
+            if (own >= last || !any_seen(position, 32, key, of.window)) continue;
+            float p[2][2][4];
+            dots<CHANNELS>(p, q, keys, key - tile);
+            if (!all_seen(position, 32, key, of.window)) {
 #pragma unroll
-        for (u32 s = 0; s < STEPS; s++) {
-#pragma unroll
-            for (u32 j = 0; j < TILE / 16; j++) {
-                u32 b[4];
-                load_tiles(b, channel_chunk(keys, j * 16 + (lane & 7u) + (lane >> 4) * 8, s * 2 + (lane >> 3 & 1u)));
-                multiply_tile(scores[2 * j], queries_of[s], b[0], b[1]);
-                multiply_tile(scores[2 * j + 1], queries_of[s], b[2], b[3]);
+                for (u32 i = 0; i < 16; i++) {
+                    u32 query = position + lane / 4 + i / 8 * 16 + i % 4 / 2 * 8;
+                    bool seen = sees(query, key + i / 4 % 2 * 8 + lane % 4 * 2 + i % 2, of.window);
+                    if (!seen) p[i / 8][i / 4 % 2][i % 4] = MINUS_INFINITY;
+                }
             }
-        }
-
-        // Two queries of each thread: row and row + 8.
-        float highest[2] = {top[0], top[1]};
+            bool passed = false;
 #pragma unroll
-        for (u32 j = 0; j < TILE / 8; j++) {
+            for (u32 i = 0; i < 4; i++)
+                passed = passed || top_of(p[i / 2], i % 2) * scale > reference[i / 2][i % 2] + SLACK;
+            if (__any_sync(0xffffffffu, passed)) rescale<CHANNELS>(reference, total, mixed, p, scale);
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                u32 key = tile * TILE + j * 8 + lane % 4 * 2 + i % 2, position = start + row + i / 2 * 8;
-                bool seen = key <= position && (!window || key + window > position);
-                scores[j][i] = seen ? scores[j][i] * scale : MINUS_INFINITY;
-                highest[i / 2] = fmaxf(highest[i / 2], scores[j][i]);
+            for (u32 i = 0; i < 16; i++) {
+                float &score = p[i / 8][i / 4 % 2][i % 4];
+                score = quick_exp2(__fmaf_rn(score, scale, -reference[i / 8][i % 4 / 2]));
+                total[i / 8][i % 4 / 2] += score;
             }
-        }
-#pragma unroll
-        for (u32 r = 0; r < 2; r++) {
-            highest[r] = fmaxf(highest[r], __shfl_xor_sync(0xffffffffu, highest[r], 1));
-            highest[r] = fmaxf(highest[r], __shfl_xor_sync(0xffffffffu, highest[r], 2));
-            // Nothing seen so far: any finite number keeps the zeros.
-            float base = highest[r] == MINUS_INFINITY ? 0.0f : highest[r], shrink = quick_exp(top[r] - base);
-            top[r] = highest[r];
-            total[r] *= shrink;
-#pragma unroll
-            for (u32 n = 0; n < CHANNELS / 8; n++) {
-                mixed[n][2 * r] *= shrink;
-                mixed[n][2 * r + 1] *= shrink;
-            }
-            highest[r] = base;
-        }
-#pragma unroll
-        for (u32 j = 0; j < TILE / 8; j++) {
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                scores[j][i] = quick_exp(scores[j][i] - highest[i / 2]);
-                total[i / 2] += scores[j][i];
-            }
-        }
-
-#pragma unroll
-        for (u32 s = 0; s < TILE / 16; s++) {
-            const u32 p[4] = {pair_of(scores[2 * s][0], scores[2 * s][1]), pair_of(scores[2 * s][2], scores[2 * s][3]),
-                              pair_of(scores[2 * s + 1][0], scores[2 * s + 1][1]),
-                              pair_of(scores[2 * s + 1][2], scores[2 * s + 1][3])};
-#pragma unroll
-            for (u32 n = 0; n < CHANNELS / 16; n++) {
-                u32 b[4];
-                load_tiles_transposed(b, channel_chunk(values, s * 16 + (lane & 15u), n * 2 + (lane >> 4)));
-                multiply_tile(mixed[2 * n], p, b[0], b[1]);
-                multiply_tile(mixed[2 * n + 1], p, b[2], b[3]);
-            }
+            u32 left[2][4];
+            as_left(left[0], p[0]);
+            as_left(left[1], p[1]);
+            mix<CHANNELS, 2>(mixed, left, values, key - tile);
         }
     }
 
 #pragma unroll
-    for (u32 r = 0; r < 2; r++) {
-        total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
-        total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
-        u32 t = row + r * 8;
-        if (t >= queries) continue;
-        float inverse = 1.0f / total[r];
+    for (u32 i = 0; i < 4; i++) {
+        u32 m = i / 2, r = i % 2, t = row + m * 16 + r * 8;
+        float inverse = 1.0f / sum_of_row(total[m][r]);
+        if (t >= last) continue;
+        u64 at = (u64)t * (of.narrow ? padded(columns) : columns) + h * c.head_dim + lane % 4 * 2;
 #pragma unroll
-        for (u32 n = 0; n < CHANNELS / 8; n++) {
-            u32 channel = n * 8 + lane % 4 * 2;
-            if (channel >= c.head_dim) continue;
-            put(out, narrow, columns, t, h * c.head_dim + channel, mixed[n][2 * r] * inverse);
-            put(out, narrow, columns, t, h * c.head_dim + channel + 1, mixed[n][2 * r + 1] * inverse);
+        for (u32 n = 0; n < CHANNELS / 8; n++, at += 8) {
+            if (n * 8 + lane % 4 * 2 >= c.head_dim) break;
+            float x = mixed[m][n][2 * r] * inverse, y = mixed[m][n][2 * r + 1] * inverse;
+            if (of.narrow) *(u32 *)((u16 *)of.out + at) = pair_of(x, y);
+            else *(float2 *)((float *)of.out + at) = make_float2(x, y);
         }
-        if (h == heads - 1) pad(out, narrow, columns, t, lane % 4, 4);
+        if (h == of.heads - 1) pad(of.out, of.narrow, columns, t, lane % 4, 4);
     }
 }
 
 #define ATTEND(name, FORMAT, channels)                                                                                 \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         attend_##name##_##channels(const float *q, u8 *cache, u32 kv_heads, u32 head_dim, u32 capacity, u32 queries,   \
-                                   u32 start, u32 window, void *out, u32 narrow, u32 heads) {                          \
+                                   u32 start, u32 window, void *out, u32 narrow, u32 heads, const u32 *tiles) {        \
         Cache c = {cache, FORMAT, kv_heads, head_dim, capacity};                                                       \
-        attend_tiles<FORMAT, channels>(q, c, queries, start, window, out, narrow, heads);                              \
+        attend_tiles<FORMAT, channels>(Heads{q, tiles, queries, start, window, narrow, heads, out}, c);                \
     }
 
 ATTEND(bf16, CACHE_BF16, 64)

@@ -133,6 +133,10 @@ impl Backend for Cuda {
         attend::forward(self, q, cache, sight, out)
     }
 
+    fn attend_samples(&mut self, of: &Attention<'_>, cache: &Cache, out: Rows) -> Result<()> {
+        attend::samples(self, of, cache, out)
+    }
+
     fn attend_gradient(
         &mut self,
         of: &Attention<'_>,

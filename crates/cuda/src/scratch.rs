@@ -32,6 +32,10 @@ pub struct TrainingNeed {
     pub tokens: usize,
     /// Query heads.
     pub heads: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
     /// Widest side of a matrix (of the vocabulary: of a chunk).
     pub widest: usize,
 }
@@ -40,7 +44,8 @@ impl TrainingNeed {
     /// Bytes of scratch that every op of such a step finds enough. A norm of heads has a row for each.
     pub fn bytes(&self) -> usize {
         let rows = row_gradients::scratch(self.tokens * self.heads, self.widest);
-        attend_gradient::scratch(self.tokens, self.heads)
+        attend_gradient::scratch(self.tokens, self.heads, self.kv_heads, self.head_dim)
+            .max(attend::samples_scratch(self.tokens, self.kv_heads, self.head_dim))
             .max(rows)
             .max(update::scratch(self.widest, self.widest))
     }

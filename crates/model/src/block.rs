@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use halfbyte_ops::tensor::PANEL;
-use halfbyte_ops::{Backend, Heads, Keep, Matrix, Product, Rows, Sight, WeightFormat};
+use halfbyte_ops::{
+    Attention, Backend, CacheFormat, Heads, Keep, Matrix, Product, Rows, Sight, WeightFormat,
+};
 use halfbyte_plan::Stage;
 
 use crate::decoder::{Observer, Values};
@@ -15,20 +17,14 @@ pub(crate) struct Pass {
     pub(crate) at: Values,
     pub(crate) head_dim: usize,
     pub(crate) norm_eps: f32,
-    pub(crate) samples: Vec<Sample>,
+    /// Rows of the tokens that see each other.
+    pub(crate) samples: Vec<Range<usize>>,
+    /// Position of the first token of each.
+    pub(crate) start: usize,
     /// Whether everything that the way back needs is stored.
     pub(crate) keep: bool,
     /// Where the residual between attention and what follows is kept, if it is.
     pub(crate) middle: Option<Rows>,
-}
-
-/// Tokens that see each other.
-#[derive(Clone)]
-pub(crate) struct Sample {
-    /// Their rows.
-    pub(crate) rows: Range<usize>,
-    /// Position of the first.
-    pub(crate) start: usize,
 }
 
 /// residual -> residual
@@ -45,8 +41,15 @@ pub(crate) fn forward<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Obs
 impl Pass {
     /// What `o` takes. Narrow rows lie in tiles, which samples may not share.
     pub(crate) fn attended(&self, o: Matrix) -> Rows {
-        let apart = self.samples.iter().all(|sample| sample.rows.start.is_multiple_of(PANEL));
+        let apart = self.samples.iter().all(|sample| sample.start.is_multiple_of(PANEL));
         if apart { input(self.at.attended, &[o]) } else { self.at.attended }
+    }
+
+    /// Attention of a layer, once its queries, keys and values are there.
+    pub(crate) fn attention(&self, w: &Layer) -> Attention<'_> {
+        let Values { q, k, v, .. } = self.at;
+        let exact = w.cache.format == CacheFormat::F32;
+        Attention { samples: &self.samples, q, k, v, head_dim: self.head_dim, window: w.window, exact }
     }
 }
 
@@ -100,21 +103,15 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
         }
         o.see(b, Stage::QkNorm, at.q)?;
     }
-    let keep = match &pass.samples[..] {
-        [sample] => Some(Keep { values: at.v, start: sample.start, cache: &w.cache }),
-        _ => None,
-    };
+    let alone = pass.samples.len() == 1;
+    let keep = alone.then_some(Keep { values: at.v, start: pass.start, cache: &w.cache });
     b.heads(queries, keys, pass.norm_eps, at.turns, keep)?;
     o.see(b, Stage::Rope, at.q)?;
     let attended = pass.attended(w.o);
-    for sample in &pass.samples {
-        let of =
-            |x: Rows| if pass.samples.len() == 1 { x } else { x.slice(sample.rows.start, sample.rows.len()) };
-        if keep.is_none() {
-            b.store(of(at.k), of(at.v), sample.start, &w.cache)?;
-        }
-        let sight = Sight { start: sample.start, window: w.window };
-        b.attend(of(at.q), &w.cache, sight, of(attended))?;
+    if alone {
+        b.attend(at.q, &w.cache, Sight { start: pass.start, window: w.window }, attended)?;
+    } else {
+        b.attend_samples(&pass.attention(w), &w.cache, attended)?;
     }
     o.see(b, Stage::Attend, attended)?;
     add(b, attended, w.o, pass, Stage::O, o)?;

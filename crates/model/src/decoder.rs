@@ -5,7 +5,7 @@ use halfbyte_ops::{Backend, Buffer, Matrix, Product, Rows, Vector, Weight, Weigh
 use halfbyte_plan::{Name, Plan, Stage, Value, WATCHED};
 
 use crate::angles::Angles;
-use crate::block::{self, Pass, Sample};
+use crate::block::{self, Pass};
 use crate::error::{Error, Result};
 use crate::layer::{Handles, Layer};
 use crate::watch::{FirstBad, Watch};
@@ -223,7 +223,8 @@ impl<B: Backend> Decoder<B> {
             at,
             head_dim: self.architecture.head_dim,
             norm_eps: self.architecture.norm_eps,
-            samples: vec![Sample { rows: 0..tokens.len(), start }],
+            samples: std::iter::once(0..tokens.len()).collect(),
+            start,
             keep: false,
             middle: None,
         };

@@ -14,7 +14,6 @@ use halfbyte_formats::{bf16, int8_block};
 use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
 use crate::tensor::{KEYS, WIDEST_HEAD};
-use crate::testing::{Bench, NARROWED, numbers, rounded_rows};
 use crate::{Attention, Backend, Cache, CacheFormat, Rows, Sight, math};
 
 /// The shapes that fit.
@@ -110,40 +109,75 @@ pub fn forward(
     (0..q.len()).map(|c| dot(&p, &values.iter().map(|v| v[c]).collect::<Vec<_>>()) * total).collect()
 }
 
-/// The shapes that fit the gradient.
-pub fn check_gradient(of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
-    let shape = |a: Rows| (a.rows, a.columns);
+fn shape(a: Rows) -> (usize, usize) {
+    (a.rows, a.columns)
+}
+
+fn size(a: Rows) -> String {
+    format!("{}x{}", a.rows, a.columns)
+}
+
+fn sizes(of: &Attention<'_>) -> String {
+    format!("q {}, k {}, v {}, heads of {}", size(of.q), size(of.k), size(of.v), of.head_dim)
+}
+
+fn samples_fit(of: &Attention<'_>) -> bool {
     let (q, k) = (of.q, of.k);
-    let fits = of.head_dim > 0
+    of.head_dim > 0
         && of.head_dim <= WIDEST_HEAD
         && k.columns > 0
         && k.columns.is_multiple_of(of.head_dim)
         && q.columns.is_multiple_of(k.columns)
         && q.rows == k.rows
-        && [dout, dq].iter().all(|a| shape(*a) == shape(q))
-        && [of.v, dk, dv].iter().all(|a| shape(*a) == shape(k))
+        && shape(of.v) == shape(k)
         && of.window != Some(0)
         && of.samples.iter().all(|sample| sample.start <= sample.end && sample.end <= q.rows)
-        && of.samples.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        && of.samples.windows(2).all(|pair| pair[0].end <= pair[1].start)
+}
+
+/// The shapes that fit attention of samples.
+pub fn check_samples(of: &Attention<'_>, cache: &Cache, out: Rows) -> Result<()> {
+    let (q, k) = (of.q, of.k);
+    let longest = of.samples.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+    let fits = samples_fit(of)
+        && shape(out) == shape(q)
+        && k.columns == cache.kv_heads * cache.head_dim
+        && of.head_dim == cache.head_dim
+        && of.exact == (cache.format == CacheFormat::F32)
+        && longest <= cache.capacity
+        && cache_fits(cache);
+    check(fits, "attend_samples", || {
+        let Cache { capacity, kv_heads, head_dim, .. } = cache;
+        let cache = format!("cache of {capacity} positions, {kv_heads} heads of {head_dim}");
+        format!("{}, up to {longest} in a sample, out {}, {cache}", sizes(of), size(out))
+    })
+}
+
+/// Attention of samples by the ops it is made of.
+pub fn sample_by_sample(
+    backend: &mut (impl Backend + ?Sized),
+    of: &Attention<'_>,
+    cache: &Cache,
+    out: Rows,
+) -> Result<()> {
+    check_samples(of, cache, out)?;
+    for sample in of.samples {
+        let part = |rows: Rows| rows.slice(sample.start, sample.len());
+        backend.store(part(of.k), part(of.v), 0, cache)?;
+        backend.attend(part(of.q), cache, Sight { start: 0, window: of.window }, part(out))?;
+    }
+    Ok(())
+}
+
+/// The shapes that fit the gradient.
+pub fn check_gradient(of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
+    let (q, k) = (of.q, of.k);
+    let fits = samples_fit(of)
+        && [dout, dq].iter().all(|a| shape(*a) == shape(q))
+        && [dk, dv].iter().all(|a| shape(*a) == shape(k));
     check(fits, "attend_gradient", || {
-        format!(
-            "q {}x{}, k {}x{}, v {}x{}, heads of {}, dout {}x{}, dq {}x{}, dk {}x{}, dv {}x{}",
-            q.rows,
-            q.columns,
-            k.rows,
-            k.columns,
-            of.v.rows,
-            of.v.columns,
-            of.head_dim,
-            dout.rows,
-            dout.columns,
-            dq.rows,
-            dq.columns,
-            dk.rows,
-            dk.columns,
-            dv.rows,
-            dv.columns
-        )
+        let gradients = [dout, dq, dk, dv].map(size).join(", ");
+        format!("{}, dout, dq, dk and dv {gradients}", sizes(of))
     })
 }
 
@@ -231,127 +265,9 @@ pub fn gradient(
     [dq, dk, dv]
 }
 
-/// What every backend must give: whole, in chunks, token by token, with and without a window.
+/// What every backend must give.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
-    for format in [CacheFormat::F32, CacheFormat::Bf16, CacheFormat::Int8] {
-        for (heads, kv_heads, head_dim) in [(9, 3, 64), (4, 2, 128), (2, 2, 40), (4, 1, 16)] {
-            for window in [None, Some(19)] {
-                check_case(&make, format, (heads, kv_heads, head_dim), window);
-            }
-        }
-    }
-    for exact in [true, false] {
-        for shape in [(6, 2, 64), (2, 1, 128), (2, 2, 40), (4, 1, 16)] {
-            for (tokens, window) in [(75, None), (75, Some(19)), (32, None), (1, None)] {
-                check_gradients(&make, tokens, shape, window, exact);
-            }
-        }
-    }
-    // Longer than any kernel takes at once.
-    for window in [None, Some(70)] {
-        check_gradients(&make, 230, (2, 1, 16), window, false);
-    }
+    contract::check(make);
 }
 
-fn check_gradients<B: Backend>(
-    make: &impl Fn(usize) -> B,
-    tokens: usize,
-    (heads, kv_heads, head_dim): (usize, usize, usize),
-    window: Option<usize>,
-    exact: bool,
-) {
-    let mut bench = Bench::new(make);
-    let (wide, narrow) = (heads * head_dim, kv_heads * head_dim);
-    let q: Vec<f32> = numbers(1, tokens * wide).iter().map(|x| x * 3.0).collect();
-    let (k, v, dy) = (numbers(2, tokens * narrow), numbers(3, tokens * narrow), numbers(4, tokens * wide));
-    // Two samples, which do not see each other.
-    let samples = [0..tokens / 3, tokens / 3..tokens];
-    let mut want = [const { Vec::new() }; 3];
-    for sample in &samples {
-        let part = |x: &'_ [f32], width: usize| x[sample.start * width..sample.end * width].to_vec();
-        let (q, k, v, dy) = (part(&q, wide), part(&k, narrow), part(&v, narrow), part(&dy, wide));
-        let of_sample = gradient((&q, &k, &v, &dy), (heads, kv_heads, head_dim), window, exact);
-        want.iter_mut().zip(of_sample).for_each(|(want, part)| want.extend(part));
-    }
-    let of = Attention {
-        samples: &samples,
-        q: bench.rows(tokens, wide, &q),
-        k: bench.rows(tokens, narrow, &k),
-        v: bench.rows(tokens, narrow, &v),
-        head_dim,
-        window,
-        exact,
-    };
-    let dy = bench.rows(tokens, wide, &dy);
-    let outs = [wide, narrow, narrow].map(|columns| bench.output(tokens, columns));
-    bench.backend.attend_gradient(&of, dy, outs[0], outs[1], outs[2]).unwrap();
-    for ((out, want), name) in outs.into_iter().zip(&want).zip(["dq", "dk", "dv"]) {
-        let what = format!("{name}, {tokens} tokens, heads {heads}/{kv_heads}x{head_dim}, window {window:?}");
-        bench.assert_products(out, want, NARROWED, &what);
-    }
-}
-
-fn check_case<B: Backend>(
-    make: &impl Fn(usize) -> B,
-    format: CacheFormat,
-    (heads, kv_heads, head_dim): (usize, usize, usize),
-    window: Option<usize>,
-) {
-    let tokens = 75;
-    let q: Vec<f32> = numbers(1, tokens * heads * head_dim).iter().map(|x| x * 3.0).collect();
-    let k = numbers(2, tokens * kv_heads * head_dim);
-    let v = numbers(3, tokens * kv_heads * head_dim);
-    let want = reference(&q, &k, &v, (heads, kv_heads, head_dim), window, format);
-    for chunk in [75, 20, 1] {
-        let mut bench = Bench::new(make);
-        let cache = Cache {
-            buffer: bench.buffer(Cache::bytes(format, kv_heads, head_dim, 96)),
-            format,
-            kv_heads,
-            head_dim,
-            capacity: 96,
-        };
-        let q = bench.rows(tokens, heads * head_dim, &q);
-        let k = bench.rows(tokens, kv_heads * head_dim, &k);
-        let v = bench.rows(tokens, kv_heads * head_dim, &v);
-        let out = bench.output(tokens, heads * head_dim);
-        for start in (0..tokens).step_by(chunk) {
-            let count = chunk.min(tokens - start);
-            let b = &mut bench.backend;
-            b.store(k.slice(start, count), v.slice(start, count), start, &cache).unwrap();
-            let sight = Sight { start, window };
-            b.attend(q.slice(start, count), &cache, sight, out.slice(start, count)).unwrap();
-        }
-        let what = format!("{} cache, heads {heads}/{kv_heads}x{head_dim}, chunks of {chunk}", format.name());
-        bench.assert_products(out, &want, NARROWED, &what);
-        let narrow = bench.output(tokens, heads * head_dim).narrow();
-        bench.backend.attend(q, &cache, Sight { start: 0, window }, narrow).unwrap();
-        bench.assert_products(narrow, &rounded_rows(&want), NARROWED, &what);
-    }
-}
-
-fn reference(
-    q: &[f32],
-    k: &[f32],
-    v: &[f32],
-    (heads, kv_heads, head_dim): (usize, usize, usize),
-    window: Option<usize>,
-    format: CacheFormat,
-) -> Vec<f32> {
-    let tokens = q.len() / (heads * head_dim);
-    let head = |x: &[f32], h: usize| -> Vec<Vec<f32>> {
-        let row = |t: usize| &x[(t * kv_heads + h) * head_dim..][..head_dim];
-        (0..tokens).map(|t| kept(format, row(t))).collect()
-    };
-    let all: Vec<_> = (0..kv_heads).map(|h| (head(k, h), head(v, h))).collect();
-    let mut out = Vec::new();
-    for t in 0..tokens {
-        for h in 0..heads {
-            let (keys, values) = &all[h / (heads / kv_heads)];
-            let low = window.map_or(0, |w| (t + 1).saturating_sub(w));
-            let q = &q[(t * heads + h) * head_dim..][..head_dim];
-            out.extend(forward(q, &keys[..=t], &values[..=t], low..t + 1, format));
-        }
-    }
-    out
-}
+mod contract;

@@ -124,6 +124,10 @@ impl Backend for Box<dyn Backend> {
         (**self).attend(q, cache, sight, out)
     }
 
+    fn attend_samples(&mut self, of: &Attention<'_>, cache: &Cache, out: Rows) -> Result<()> {
+        (**self).attend_samples(of, cache, out)
+    }
+
     fn attend_gradient(
         &mut self,
         of: &Attention<'_>,

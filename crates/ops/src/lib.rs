@@ -176,6 +176,11 @@ pub trait Backend {
     fn store(&mut self, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()>;
     /// out[t, h] = sum_j softmax_j(q[t, h] . k[j, h/group] / sqrt(head_dim)) v[j, h/group]. Out may be narrow.
     fn attend(&mut self, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()>;
+    /// The same for whole samples, which see nothing but themselves. The cache is room for one of them; what it
+    /// holds afterwards is not said. Out may be narrow.
+    fn attend_samples(&mut self, of: &Attention<'_>, cache: &Cache, out: Rows) -> Result<()> {
+        attend::sample_by_sample(self, of, cache, out)
+    }
     /// Gradients of the samples' queries, keys and values. See `attend`.
     fn attend_gradient(&mut self, of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows)
     -> Result<()>;

@@ -52,10 +52,10 @@ __device__ __forceinline__ u32 multiply_pairs(u32 a, u32 b) {
     return d;
 }
 
-// e^x within a few units in the last place; e^-infinity is zero.
-__device__ __forceinline__ float quick_exp(float x) {
+// 2^x within a few units in the last place; 2^-infinity is zero.
+__device__ __forceinline__ float quick_exp2(float x) {
     float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

@@ -1,10 +1,8 @@
 //! A layer backwards: computed again from its input unless it was kept, then the stages in mirrored order. The
 //! gradient of what leaves the layer becomes the gradient of what entered it, in one buffer.
 
-use std::ops::Range;
-
 use halfbyte_checkpoint::{LayerTensor, TensorName};
-use halfbyte_ops::{Attention, Backend, CacheFormat, HeadsGradient, Matrix, Rows, Vector, WeightFormat};
+use halfbyte_ops::{Backend, HeadsGradient, Matrix, Rows, Vector, WeightFormat};
 use halfbyte_plan::Value;
 
 use super::{Learner, Training};
@@ -141,17 +139,7 @@ impl<B: Backend> Training<B> {
         let dq = self.rows(Value::DQ, tokens, at.q.columns);
         let dk = self.rows(Value::DK, tokens, at.k.columns);
         let dv = self.rows(Value::DV, tokens, at.v.columns);
-        let samples: Vec<Range<usize>> = pass.samples.iter().map(|sample| sample.rows.clone()).collect();
-        let attention = Attention {
-            samples: &samples,
-            q: at.q,
-            k: at.k,
-            v: at.v,
-            head_dim: pass.head_dim,
-            window: w.window,
-            exact: w.cache.format == CacheFormat::F32,
-        };
-        self.backend.attend_gradient(&attention, d_attended, dq, dk, dv)?;
+        self.backend.attend_gradient(&pass.attention(w), d_attended, dq, dk, dv)?;
         let gains = self.rows(Value::Gradient, 2, pass.head_dim);
         if w.q_norm.is_some() || w.k_norm.is_some() {
             self.backend.clear(gains)?;

@@ -17,7 +17,7 @@ use halfbyte_ops::{Backend, Buffer, Rows, Vector, Weight, loss};
 use halfbyte_plan::{Name, Plan, Recompute, Stage, TrainingSettings, Value};
 
 use crate::angles::Angles;
-use crate::block::{self, Pass, Sample};
+use crate::block::{self, Pass};
 use crate::decoder::{Observer, Values};
 use crate::error::{Error, Result};
 use crate::layer::{Handles, Layer};
@@ -262,18 +262,19 @@ impl<B: Backend> Training<B> {
                 context: self.longest,
             });
         }
-        let mut start = 0;
+        let mut end = 0;
         let samples = batch.lengths.iter().map(|length| {
-            start += length;
-            Sample { rows: start - length..start, start: 0 }
+            end += length;
+            end - length..end
         });
+        let samples = samples.collect();
         let at = self.values(0, tokens);
         let positions = batch.lengths.iter().flat_map(|length| 0..*length);
         let turns = &mut self.turns[..tokens * self.architecture.head_dim];
         self.angles.fill(positions, turns);
         self.backend.write(at.turns.buffer, turns)?;
         let (head_dim, norm_eps) = (self.architecture.head_dim, self.architecture.norm_eps);
-        Ok(Pass { at, head_dim, norm_eps, samples: samples.collect(), keep: false, middle: None })
+        Ok(Pass { at, head_dim, norm_eps, samples, start: 0, keep: false, middle: None })
     }
 
     /// Embedding and all layers; their inputs are kept, and all else if the pass says so.
