@@ -93,6 +93,20 @@ static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned choice)
     for (int i = 0; i < 4; i++) chosen |= (unsigned)(all >> 8 * (choice >> 4 * i & 7) & 255) << 8 * i;
     return chosen;
 }
+// The same; from 8 on a choice is the sign of byte 0 to 7, in all bits.
+static inline unsigned permuted(unsigned low, unsigned high, unsigned choice) {
+    unsigned chosen = __byte_perm(low, high, choice);
+    for (int i = 0; i < 4; i++) {
+        unsigned byte = 255u << 8 * i;
+        if (choice >> 4 * i & 8) chosen = chosen & 128u << 8 * i ? chosen | byte : chosen & ~byte;
+    }
+    return chosen;
+}
+static inline float about_one_over(float x) { return 1.0f / x; }
+// The upper word of two, shifted.
+static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
+    return (unsigned)(((unsigned long long)high << 32 | low) << by >> 32);
+}
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 
 template <class T> T atomicAdd(T *to, T value) {

@@ -32,5 +32,6 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "rope",
     "row_gradients",
     "update",
+    "update_any",
     "update_masters",
 ];

@@ -1,20 +1,16 @@
-// Tensors learn, but those that are kept wide (`update_masters.cu`).
-#include "state/int8.cuh"
-#include "state/learn.cuh"
-#include "state/master.cuh"
-#include "state/weight.cuh"
+// Tensors learn whose moments have four bits, whose second moments are factored and whose rows are whole: the usual
+// ones. Others: `update_any.cu`, `update_masters.cu`.
+#include "state/kinds.cuh"
 
-// ---- second moments: sums in one pass over the gradient; those of rows are followed first, those of columns last ----
+// ---- second moments ----
 
-constexpr u32 GROUP = 64;        // rows
-constexpr u32 TILE = 256;        // columns of a group that are looked at together
-constexpr u32 STRIDE = TILE + 16; // two rows lie in different banks
-constexpr u32 EACH = TILE / BLOCK;
+constexpr u32 AT_ONCE = 256; // threads: columns, or lanes of sixteen rows
+constexpr u32 ROWS = AT_ONCE / BLOCK;
 
 // Roots of the columns' profile: averages over their mean, added in f64 in sixteen lanes.
-DEVICE void profile_of(const float* averages, float* roots, u32 columns, u32 width, float* near) {
-    constexpr u32 MOST = GROUP * STRIDE; // a multiple of sixteen
-    __shared__ float mean;
+DEVICE void profile_of(const float* averages, float* roots, u32 columns, u32 width) {
+    constexpr u32 MOST = 4096; // a multiple of sixteen
+    __shared__ float near[MOST], mean;
     double lane = 0.0;
     for (u32 start = 0; start < columns; start += MOST) {
         u32 count = min(columns - start, MOST);
@@ -31,126 +27,56 @@ DEVICE void profile_of(const float* averages, float* roots, u32 columns, u32 wid
     }
     __syncthreads();
     for (u32 column = threadIdx.x; column < width; column += blockDim.x)
-        roots[column] = mean > 0.0f ? root(averages[column] / mean) : 1.0f;
+        roots[profile_place(column)] = mean > 0.0f ? root(averages[column] / mean) : 1.0f;
 }
 
-// Sums of squares of the rows and of the columns of a group of rows: sixteen threads, the lanes of its sum, for each
-// row, which walk over the columns. The averages of the rows follow. The last group comes first: what is read last is
-// what the update reads first, and near. One more thread block makes the profile.
-extern "C" __global__ void __launch_bounds__(GROUP * BLOCK)
-    second_sums(const float* gradient, float* row_averages, float* sums, const float* column_averages, float* roots,
-                u32 rows, u32 columns, u32 width, float keep, float fresh) {
-    float* tile = (float*)dynamic_shared;
-    if (blockIdx.x == 0) return profile_of(column_averages, roots, columns, width, tile);
-    u32 group = gridDim.x - 1 - blockIdx.x, row = threadIdx.x / BLOCK, lane = threadIdx.x % BLOCK;
-    u32 number = group * GROUP + row;
-    const float* g = gradient + (u64)number * columns;
-    float sum = 0.0f, next[EACH];
-    UNROLL for (u32 i = 0; i < EACH; i++) {
-        u32 column = i * BLOCK + lane;
-        next[i] = number < rows && column < columns ? g[column] : 0.0f;
+// Adds the squares of `count` numbers, each so many after the other, in their order; AHEAD are read before the first of
+// them is needed.
+DEVICE float sum_of_squares(const float* g, u32 count, u32 apart) {
+    constexpr u32 AHEAD = 32;
+    float sum = 0.0f;
+    u32 at = 0;
+    for (; at + AHEAD <= count; at += AHEAD, g += (u64)AHEAD * apart) {
+        float near[AHEAD];
+        UNROLL for (u32 i = 0; i < AHEAD; i++) near[i] = g[(u64)i * apart];
+        UNROLL for (u32 i = 0; i < AHEAD; i++) sum = __fmaf_rn(near[i], near[i], sum);
     }
-    for (u32 start = 0; start < columns; start += TILE) {
-        UNROLL for (u32 i = 0; i < EACH; i++) {
-            tile[row * STRIDE + i * BLOCK + lane] = next[i];
-            sum = __fmaf_rn(next[i], next[i], sum);
-            u32 column = start + TILE + i * BLOCK + lane;
-            next[i] = number < rows && column < columns ? g[column] : 0.0f;
-        }
-        __syncthreads();
-        if (threadIdx.x < TILE && start + threadIdx.x < columns) {
-            float of_column = 0.0f;
-#pragma unroll 16
-            for (u32 i = 0; i < GROUP; i++) {
-                float x = tile[i * STRIDE + threadIdx.x];
-                of_column = __fmaf_rn(x, x, of_column);
-            }
-            sums[(u64)group * columns + start + threadIdx.x] = of_column;
-        }
-        __syncthreads();
-    }
-    sum = fold(sum);
-    if (number < rows && lane == 0)
-        row_averages[number] = follow(Average{keep, fresh}, row_averages[number], sum / (float)columns);
+    for (; at < count; at++, g += apart) sum = __fmaf_rn(*g, *g, sum);
+    return sum;
 }
 
-// Adds the groups' sums to those of the step in their order; at its end (`all_rows`, else zero) the averages
-// follow.
-extern "C" __global__ void second_columns(const float* sums, float* totals, float* averages, u32 columns, u32 groups,
-                                          u32 begins, u32 all_rows, float keep, float fresh) {
-    u32 column = blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= columns) return;
-    float total = begins ? 0.0f : totals[column];
-    for (u32 number = 0; number < groups; number++) total += sums[(u64)number * columns + column];
-    totals[column] = total;
-    if (all_rows) averages[column] = follow(Average{keep, fresh}, averages[column], total / (float)all_rows);
+// Sums of squares, of rows by some thread blocks and of the columns of a group of rows by others, which are neighbours:
+// what one reads is near for the other. Averages of the rows follow, those of the columns in `learn`. The last group
+// comes first: what is read last is what the update reads first. One more thread block makes the profile.
+extern "C" __global__ void __launch_bounds__(AT_ONCE)
+    second_sums(const float* gradient, float* row_averages, float* row_roots, float* sums,
+                const float* column_averages, float* profile, u32 rows, u32 columns, u32 width, float keep, float fresh,
+                float per_root) {
+    if (blockIdx.x == 0) return profile_of(column_averages, profile, columns, width);
+    u32 parts = GROUP / ROWS + (columns + AT_ONCE - 1) / AT_ONCE, number = gridDim.x - 1 - blockIdx.x;
+    u32 group = number / parts, part = number % parts, first = group * GROUP;
+    if (part < GROUP / ROWS) {
+        u32 row = first + part * ROWS + threadIdx.x / BLOCK, lane = threadIdx.x % BLOCK;
+        bool there = row < rows && lane < columns;
+        const float* g = gradient + (u64)row * columns + lane;
+        float sum = fold(there ? sum_of_squares(g, (columns - lane + BLOCK - 1) / BLOCK, BLOCK) : 0.0f);
+        if (row >= rows || lane != 0) return;
+        float now = follow(Average{keep, fresh}, row_averages[row], sum / (float)columns);
+        row_averages[row] = now, row_roots[row] = root(now) * per_root;
+    } else {
+        u32 column = (part - GROUP / ROWS) * AT_ONCE + threadIdx.x;
+        if (column >= columns) return;
+        const float* g = gradient + (u64)first * columns + column;
+        sums[(u64)group * columns + column] = sum_of_squares(g, min(GROUP, rows - first), columns);
+    }
 }
 
-// ---- weights: each kind loads a block, moves it and stores it ----
+// ---- tensors ----
 
-template <int BITS> struct Nvfp4Weight {
-    static constexpr int FORMAT = NVFP4, REST_BYTES = 2 * BITS;
-    Nvfp4<BITS> block;
-
-    DEVICE void load_from(const Place& at, u32 index) {
-        load(at.codes + index * 8, block.codes);
-        load(at.rest + index * REST_BYTES, block.rest);
-        block.scale = at.scales[index];
-    }
-
-    DEVICE void move(const Place& at, u32 index, const Push& push, const Own& luck, Tally& tally) {
-        block.update(at.global, push, luck, tally);
-        store(at.codes + index * 8, block.codes);
-        store(at.rest + index * REST_BYTES, block.rest);
-        at.scales[index] = block.scale;
-    }
-};
-
-template <int BITS> struct Int8Weight {
-    static constexpr int FORMAT = INT8, REST_BYTES = 2 * BITS;
-    Int8<BITS> block;
-
-    DEVICE void load_from(const Place& at, u32 index) {
-        load(at.codes + index * 16, block.codes);
-        if constexpr (BITS > 0) load(at.rest + index * REST_BYTES, block.rest);
-        block.scale = at.scales[index];
-    }
-
-    DEVICE void move(const Place& at, u32 index, const Push& push, const Own& luck, Tally& tally) {
-        block.update(push, luck, tally);
-        store(at.codes + index * 16, block.codes);
-        if constexpr (BITS > 0) store(at.rest + index * REST_BYTES, block.rest);
-        at.scales[index] = block.scale;
-    }
-};
-
-struct FloatWeight {
-    static constexpr int FORMAT = F32, REST_BYTES = 0;
-
-    DEVICE void load_from(const Place&, u32) {}
-
-    DEVICE void move(const Place& at, u32 index, const Push& push, const Own&, Tally& tally) {
-        float w[BLOCK], old[BLOCK], delta[BLOCK];
-        float* place = (float*)at.codes + index * BLOCK;
-        UNROLL for (int i = 0; i < BLOCK; i++) old[i] = w[i] = place[i];
-        push.values(w, delta);
-        if (!advance_f32(w, delta)) {
-            tally.refused += 1;
-            return;
-        }
-        UNROLL for (int i = 0; i < BLOCK; i++) {
-            tally.changed += __float_as_uint(w[i]) != __float_as_uint(old[i]);
-            place[i] = w[i];
-        }
-    }
-};
-
-LEARN(update_nvfp4_byte, Nvfp4Weight<8>)
-LEARN(update_nvfp4_nibble, Nvfp4Weight<4>)
-LEARN(update_int8_byte, Int8Weight<8>)
-LEARN(update_int8_nibble, Int8Weight<4>)
-LEARN(update_int8_none, Int8Weight<0>)
-LEARN(update_f32, FloatWeight)
+USUAL(update_nvfp4_byte, Nvfp4Weight<8>)
+USUAL(update_nvfp4_nibble, Nvfp4Weight<4>)
+USUAL(update_int8_nibble, Int8Weight<4>)
+USUAL(update_int8_none, Int8Weight<0>)
 
 // A vector of f32 learns, a thread for each block; a block that would not be finite stays as it is.
 extern "C" __global__ void update_vector(float* weight, float* moments, float* seconds, const float* gradient,
@@ -169,7 +95,7 @@ extern "C" __global__ void update_vector(float* weight, float* moments, float* s
         v[i] = average_of(SECOND_AVERAGE, v[i], g[i] * g[i]);
         roots[i] = root(v[i]) * step.per_root;
     }
-    push_of(step, m, roots).values(w, delta);
+    push_of(step, m, roots, false).values(w, delta);
     float moved[BLOCK];
     UNROLL for (int i = 0; i < BLOCK; i++) moved[i] = w[i] + delta[i];
     if (largest_bits(moved) >= 0x7F800000) {

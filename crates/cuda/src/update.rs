@@ -3,7 +3,7 @@
 use halfbyte_formats::nvfp4::Scales;
 use halfbyte_formats::state::master::Master;
 use halfbyte_formats::state::moment::Moment;
-use halfbyte_formats::state::{BLOCK, int8, second, weight as nvfp4};
+use halfbyte_formats::state::{Average, BLOCK, int8, second, weight as nvfp4};
 use halfbyte_ops::update::{self, Kept, Moving, Recipe, Step};
 use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
@@ -13,21 +13,43 @@ use crate::launch::{Arg, DevicePtr, Grid, args};
 const OP: &str = "update";
 
 /// Threads that move a row's blocks at most; `MOST_THREADS` in learn.cuh.
-const MOST_THREADS: usize = 256;
+const MOST_THREADS: usize = 160;
 
-/// Blocks that keep a large device busy; each takes many rows.
-const MOST_BLOCKS: usize = 2048;
+/// Threads of a multiprocessor that run at once: it has so many registers, and `__launch_bounds__` in learn.cuh leaves so
+/// many to a thread.
+const THREADS_AT_ONCE: usize = 65536 / 80;
 
-/// Shared memory of `second_sums`: its tile.
-const TILE_BYTES: u32 = (second::GROUP * (256 + 16) * 4) as u32;
+/// Thread blocks that find shared memory at once.
+const BLOCKS_AT_ONCE: usize = 6;
 
-/// Bytes of scratch: roots of the columns' profile, and column sums of the groups of rows.
-pub(crate) fn scratch(rows: usize, columns: usize) -> usize {
-    profile_bytes(columns) + rows.div_ceil(second::GROUP) * columns * 4
+/// Threads of a block of `second_sums`: `AT_ONCE` in update.cu.
+const SUMMING: usize = 256;
+
+/// Columns whose profile lies together: `profile_place` in second.cuh.
+const PROFILE: usize = 32 * BLOCK;
+
+/// Where in the scratch what second moments need lies, in bytes from its beginning.
+struct Places {
+    /// Roots of the rows.
+    rows: usize,
+    /// Roots of the columns' profile.
+    profile: usize,
+    /// Columns' sums of the groups of rows.
+    sums: usize,
+    end: usize,
 }
 
-fn profile_bytes(columns: usize) -> usize {
-    (update::padded(columns) * 4).next_multiple_of(64)
+impl Places {
+    fn of(rows: usize, columns: usize) -> Places {
+        let profile = (rows * 4).next_multiple_of(64);
+        let sums = profile + columns.next_multiple_of(PROFILE) * 4;
+        Places { rows: 0, profile, sums, end: sums + rows.div_ceil(second::GROUP) * columns * 4 }
+    }
+}
+
+/// Bytes of scratch.
+pub(crate) fn scratch(rows: usize, columns: usize) -> usize {
+    Places::of(rows, columns).end
 }
 
 pub(crate) fn weight(
@@ -53,20 +75,28 @@ pub(crate) fn weight(
         Scales::FourOverSix => 1,
         Scales::Search => 2,
     };
-    let kernel = kernel(of.format, &step.recipe);
+    let (rows, columns) = (gradient.rows, of.columns);
+    let (kernel, threads) = (kernel(of, &step.recipe), threads(columns));
+    // A thread block walks over rows with what it has prepared, so there are no more than run at once.
+    let at_once = (THREADS_AT_ONCE / threads).min(BLOCKS_AT_ONCE);
+    let at_once = cuda.device.properties.multiprocessors as usize * at_once;
+    let grid = Grid::line(rows.min(at_once), threads as u32);
     cuda.counted(|cuda, counts| {
-        let (rows, columns) = (gradient.rows, of.columns);
-        let profile =
-            if full { DevicePtr::NULL } else { follow_rows(cuda, of, first, gradient, seconds, step)? };
-        let places = args![weight, rest, moments, seconds, profile, g, first, rows, columns];
-        let arguments = [places, args![moment, full, scales, key0, key1, counts], &numbers(step)].concat();
-        cuda.launch(kernel, Grid::line(rows.min(MOST_BLOCKS), threads(columns)), &arguments)?;
-        if full { Ok(()) } else { follow_columns(cuda, of, first, gradient, seconds, step) }
+        let places =
+            if full { [DevicePtr::NULL; 3] } else { follow_rows(cuda, of, first, gradient, seconds, step)? };
+        let [row_roots, profile, sums] = places;
+        let averages = seconds.add(4 * of.rows);
+        let step_sums = averages.add(4 * update::padded(columns));
+        let all_rows = if first + rows == of.rows { of.rows } else { 0 };
+        let states = args![weight, rest, moments, seconds, row_roots, profile];
+        let sums = args![sums, step_sums, averages, rows.div_ceil(second::GROUP), all_rows];
+        let rest = args![g, first, rows, columns, moment, full, scales, key0, key1, counts];
+        cuda.launch(kernel, grid, &[states, sums, rest, &numbers(step)].concat())
     })
 }
 
-/// Sums the squares of a gradient; second moments of rows follow. Gives the place of the roots of the columns'
-/// profile, which is that of the step before.
+/// Sums the squares of a gradient; second moments of rows follow. Gives the places of the roots of the rows, of those
+/// of the columns' profile, which is that of the step before, and of the groups' sums.
 fn follow_rows(
     cuda: &mut Cuda,
     of: &Weight,
@@ -74,38 +104,19 @@ fn follow_rows(
     gradient: Rows,
     seconds: DevicePtr,
     step: &Step,
-) -> Result<DevicePtr> {
+) -> Result<[DevicePtr; 3]> {
     let (rows, columns, g) = (gradient.rows, gradient.columns, cuda.rows(OP, gradient)?);
-    let roots = cuda.scratch(OP, scratch(rows, columns))?;
-    let (sums, columns_averages) = (roots.add(profile_bytes(columns)), seconds.add(4 * of.rows));
-    let places = args![g, seconds.add(4 * first), sums, columns_averages, roots];
-    let sizes = args![rows, columns, update::padded(columns), step.average.keep, step.average.fresh];
+    let places = Places::of(rows, columns);
+    let start = cuda.scratch(OP, places.end)?;
+    let [roots, profile, sums] = [places.rows, places.profile, places.sums].map(|place| start.add(place));
+    let pointers = args![g, seconds.add(4 * first), roots, sums, seconds.add(4 * of.rows), profile];
+    let sizes = args![rows, columns, update::padded(columns)];
+    let numbers = args![step.average.keep, step.average.fresh, step.adamw.per_root];
+    let parts = second::GROUP * BLOCK / SUMMING + columns.div_ceil(SUMMING);
     // A thread block more, for the profile.
-    let blocks = rows.div_ceil(second::GROUP) + 1;
-    let grid = Grid { shared: TILE_BYTES, ..Grid::line(blocks, (second::GROUP * BLOCK) as u32) };
-    cuda.launch("second_sums", grid, &[places, sizes].concat())?;
-    Ok(roots)
-}
-
-/// Adds the squares of a gradient to the columns' sums of this step; behind its last rows the columns' averages
-/// follow them.
-fn follow_columns(
-    cuda: &mut Cuda,
-    of: &Weight,
-    first: usize,
-    gradient: Rows,
-    seconds: DevicePtr,
-    step: &Step,
-) -> Result<()> {
-    let (rows, columns) = (gradient.rows, gradient.columns);
-    let (keep, fresh) = (step.average.keep, step.average.fresh);
-    let sums = cuda.scratch(OP, scratch(rows, columns))?.add(profile_bytes(columns));
-    let averages = seconds.add(4 * of.rows);
-    let totals = averages.add(4 * update::padded(columns));
-    let (groups, all_rows) =
-        (rows.div_ceil(second::GROUP), if first + rows == of.rows { of.rows } else { 0 });
-    let arguments = args![sums, totals, averages, columns, groups, first == 0, all_rows, keep, fresh];
-    cuda.launch("second_columns", Grid::each(columns, 64), arguments)
+    let blocks = rows.div_ceil(second::GROUP) * parts + 1;
+    cuda.launch("second_sums", Grid::line(blocks, SUMMING as u32), &[pointers, sizes, numbers].concat())?;
+    Ok([roots, profile, sums])
 }
 
 pub(crate) fn vector(cuda: &mut Cuda, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
@@ -118,38 +129,58 @@ pub(crate) fn vector(cuda: &mut Cuda, of: Vector, gradient: Rows, kept: &Kept, s
     })
 }
 
-/// The kernel for a kind of weight.
-fn kernel(format: WeightFormat, recipe: &Recipe) -> &'static str {
-    match (format, recipe.master) {
-        (WeightFormat::Nvfp4, Some(Master::Bf16)) => "update_nvfp4_bf16",
-        (WeightFormat::Nvfp4, Some(Master::Float)) => "update_nvfp4_float",
-        (WeightFormat::Int8, Some(Master::Bf16)) => "update_int8_bf16",
-        (WeightFormat::Int8, Some(Master::Float)) => "update_int8_float",
-        (WeightFormat::Nvfp4, None) => match recipe.weight {
-            nvfp4::Remainder::Byte => "update_nvfp4_byte",
-            nvfp4::Remainder::Nibble => "update_nvfp4_nibble",
+/// The kernel for a kind of weight: that of the usual states, where there is one, or that of any.
+fn kernel(of: &Weight, recipe: &Recipe) -> &'static str {
+    let usual = recipe.moment == Moment::Four && !recipe.full_second && of.columns.is_multiple_of(64);
+    match (of.format, recipe.master) {
+        (WeightFormat::Nvfp4, Some(Master::Bf16)) => "update_nvfp4_bf16_any",
+        (WeightFormat::Nvfp4, Some(Master::Float)) => "update_nvfp4_float_any",
+        (WeightFormat::Int8, Some(Master::Bf16)) => "update_int8_bf16_any",
+        (WeightFormat::Int8, Some(Master::Float)) => "update_int8_float_any",
+        (WeightFormat::Nvfp4, None) => match (recipe.weight, usual) {
+            (nvfp4::Remainder::Byte, true) => "update_nvfp4_byte",
+            (nvfp4::Remainder::Byte, false) => "update_nvfp4_byte_any",
+            (nvfp4::Remainder::Nibble, true) => "update_nvfp4_nibble",
+            (nvfp4::Remainder::Nibble, false) => "update_nvfp4_nibble_any",
         },
-        (WeightFormat::Int8, None) => match recipe.table {
-            int8::Remainder::Byte => "update_int8_byte",
-            int8::Remainder::Nibble => "update_int8_nibble",
-            int8::Remainder::None => "update_int8_none",
+        (WeightFormat::Int8, None) => match (recipe.table, usual) {
+            (int8::Remainder::Byte, _) => "update_int8_byte_any",
+            (int8::Remainder::Nibble, true) => "update_int8_nibble",
+            (int8::Remainder::Nibble, false) => "update_int8_nibble_any",
+            (int8::Remainder::None, true) => "update_int8_none",
+            (int8::Remainder::None, false) => "update_int8_none_any",
         },
-        (WeightFormat::F32 | WeightFormat::Bf16, _) => "update_f32",
+        (WeightFormat::F32 | WeightFormat::Bf16, _) => "update_f32_any",
     }
 }
 
 /// Threads for the blocks of a row, so that few are idle in its last pass, and a warp that adds up squares.
-fn threads(columns: usize) -> u32 {
+fn threads(columns: usize) -> usize {
     let blocks = columns.div_ceil(BLOCK);
     let passes = blocks.div_ceil(MOST_THREADS);
-    blocks.div_ceil(passes).next_multiple_of(32) as u32 + 32
+    let each = |passes: usize| blocks.div_ceil(passes).next_multiple_of(32);
+    // A pass or two more may leave fewer idle.
+    let least = (passes..passes + 3).min_by_key(|passes| passes * each(*passes)).unwrap_or(passes);
+    each(least) + 32
 }
 
 /// A step's numbers in the order of `NUMBERS` in learn.cuh.
-fn numbers(step: &Step) -> [Arg; 10] {
-    let of = step.adamw;
-    let (first, second) = (of.average, step.average);
-    let (keep, fresh) = (first.keep, first.fresh);
-    [keep, fresh, of.size, of.per_root, of.eps, of.decay, of.limit, of.correction, second.keep, second.fresh]
-        .map(Arg::from)
+fn numbers(step: &Step) -> [Arg; 11] {
+    let (of, second) = (step.adamw, step.average);
+    let Average { keep, fresh } = of.average;
+    let (size, own) = (of.size, step.own_root());
+    [
+        keep,
+        fresh,
+        size,
+        of.per_root,
+        of.eps,
+        of.decay,
+        of.limit,
+        of.correction,
+        second.keep,
+        second.fresh,
+        own,
+    ]
+    .map(Arg::from)
 }

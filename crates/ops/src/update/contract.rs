@@ -41,8 +41,9 @@ pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
             }
         }
     }
-    // More rows than a device takes at once.
+    // More rows than a device takes at once, and rows longer than it takes at once.
     check_case(&make, Recipe::DEFAULT, Nvfp4, (2100, 64));
+    check_case(&make, Recipe::DEFAULT, Nvfp4, (17, 4480));
     check_vector_case(&make);
 }
 
@@ -106,11 +107,12 @@ fn parts(rows: usize) -> [std::ops::Range<usize>; 2] {
     [0..16, 16..rows]
 }
 
-/// The gradient of a step: numbers, a row of zeros, a row that is much larger, and at last some that are none.
+/// The gradient of a step: numbers, a row of zeros of either sign, a row that is much larger, and at last some that are none.
 fn gradient(number: u64, (rows, columns): (usize, usize)) -> Vec<f32> {
     let scale = STEPS[number as usize - 1].0;
     let mut g: Vec<f32> = numbers(number as u32, rows * columns).iter().map(|x| x * scale).collect();
     g[5 * columns..6 * columns].fill(0.0);
+    g[5 * columns + 24..6 * columns].fill(-0.0);
     g[9 * columns..10 * columns].iter_mut().for_each(|x| *x *= 100.0);
     if number as usize == STEPS.len() {
         g[3 * columns + 7] = f32::NAN;

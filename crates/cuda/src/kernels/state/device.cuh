@@ -10,6 +10,24 @@ typedef unsigned long long u64;
 #define DEVICE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 
+#ifdef __CUDACC__ // emulator/device.h has its own
+
+// Bytes 0 to 7 of two words, chosen by a nibble each; from 8 on, what is chosen is the sign of byte 0 to 7, in all bits.
+DEVICE u32 permuted(u32 low, u32 high, u32 choice) {
+    u32 d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(low), "r"(high), "r"(choice));
+    return d;
+}
+
+// 1 / x, almost, where that is in the middle of the range.
+DEVICE float about_one_over(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif
+
 namespace state {
 
 // Values that share one scale.

@@ -47,6 +47,11 @@ struct Pairs {
 // What rounds the weights, and what rounds the moments.
 struct Own : Pairs {
     DEVICE u32 operator[](int i) const { return turned(i, 2); }
+
+    template <int BITS> DEVICE u32 upper(int i) const {
+        if (BITS < 16) return (*this)[i] >> (32 - BITS);
+        return __byte_perm(words[i / 4], 0, i % 4 | (i + 1) % 4 << 4 | 0x4400);
+    }
 };
 struct Other : Pairs {
     DEVICE u32 operator[](int i) const { return turned(i, 0); }

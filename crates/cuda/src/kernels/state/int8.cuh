@@ -53,25 +53,57 @@ template <int BITS> struct Int8 {
         return true;
     }
 
-    template <class Luck> DEVICE void update(const Push& push, const Luck& luck, Tally& tally) {
-        constexpr int FRACTION = BITS == 8 ? 12 : 16; // the units of a byte leave fewer bits below them
-        int k[BLOCK], positions[BLOCK], now[BLOCK];
-        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units(i);
-        push.positions<FRACTION>(k, e8m0(scale) / (float)(1 << BITS), positions);
-        int far = farthest(positions);
-        u8 chosen = scale;
-        if (far >= LEAST << FRACTION && far <= LIMIT << FRACTION) settle<FRACTION>(positions, luck, now);
-        else if (!in_values(k, push, luck, chosen, now, tally)) return;
-        u32 new_codes[4] = {}, new_rest[REST<BITS>] = {};
+    static constexpr int FRACTION = BITS == 8 ? 12 : 16; // the units of a byte leave fewer bits below them
+
+    // Whether the exponent stays under a block whose farthest position is this.
+    static DEVICE bool stays(int farthest) {
+        return farthest >= LEAST << FRACTION && farthest <= LIMIT << FRACTION;
+    }
+
+    DEVICE void put(const int (&now)[BLOCK], Tally& tally) {
+        u32 old[4] = {codes[0], codes[1], codes[2], codes[3]};
+        UNROLL for (int i = 0; i < 4; i++) codes[i] = 0;
+        UNROLL for (int i = 0; i < REST<BITS>; i++) rest[i] = 0;
         UNROLL for (int i = 0; i < BLOCK; i++) {
             int code = (now[i] + HALF) >> BITS;
-            tally.changed += code != signed_byte(codes, i);
-            put_byte(new_codes, i, code);
-            put_rest<BITS>(new_rest, i, now[i] - code * (1 << BITS));
+            put_byte(codes, i, code);
+            put_rest<BITS>(rest, i, now[i] - code * (1 << BITS));
         }
+        UNROLL for (int i = 0; i < 4; i++) tally.changed += bytes_changed(old[i], codes[i]);
+    }
+
+    struct Tables {
+        DEVICE void fill() {}
+    };
+
+    // A move of less than 2^(22 - FRACTION) units under an exponent that stays.
+    template <class Luck>
+    DEVICE Moved update_near(const Tables&, float, const Push& push, const Luck& luck, Tally& tally) {
+        int k[BLOCK], now[BLOCK];
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units(i);
+        Near<FRACTION> near;
+        near.move(k, push, push.size / (e8m0(scale) / (float)(1 << BITS)), luck, now);
+        if (near.wild()) return NOT_NEAR;
+        if (!stays(near.farthest())) return NO_STAY;
+        put(now, tally);
+        return DONE;
+    }
+
+    // Another one, for the reason that was given.
+    template <class Luck>
+    DEVICE void update_far(const Tables&, float, const Push& push, const Luck& luck, Moved why, Tally& tally) {
+        int k[BLOCK], positions[BLOCK], now[BLOCK];
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units(i);
+        bool stay = false;
+        if (why == NOT_NEAR) {
+            push.positions<FRACTION>(k, e8m0(scale) / (float)(1 << BITS), positions);
+            stay = stays(farthest(positions));
+        }
+        u8 chosen = scale;
+        if (stay) settle<FRACTION>(positions, luck, now);
+        else if (!in_values(k, push, luck, chosen, now, tally)) return;
+        put(now, tally);
         tally.rescaled += chosen != scale;
-        UNROLL for (int i = 0; i < 4; i++) codes[i] = new_codes[i];
-        UNROLL for (int i = 0; i < REST<BITS>; i++) rest[i] = new_rest[i];
         scale = chosen;
     }
 };

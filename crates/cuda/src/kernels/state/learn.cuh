@@ -12,40 +12,49 @@ using namespace state;
 
 // As in update.rs.
 enum { MOMENT_FOUR, MOMENT_EIGHT, MOMENT_FLOAT };
-constexpr int MOST_THREADS = 256; // that move blocks
-constexpr int APART = BLOCK + 1;  // lanes of a block, so that threads do not wait for each other's banks
+constexpr int MOST_THREADS = 160;       // that move blocks
+constexpr int APART = MOST_THREADS + 4; // moves of a lane lie together, in other banks than those of the next
 
 // ---- second moments ----
 
-// Averages of the rows and roots of the columns' profile; or, full, one number for each element.
+// Roots of the rows, corrected, and of the columns' profile; or, full, one number for each element.
 struct SecondMoments {
     float* second;
-    const float* profile;
+    const float *rows, *profile;
     u32 full, width;
     Average average;
     float per_root; // corrects a root
+    float own;      // root, corrected, of the share that an element's own gradient has
+    ColumnSums columns;
 };
 
-DEVICE void roots_of(const SecondMoments& of, u32 row, u32 index, const float (&g)[BLOCK], float (&roots)[BLOCK]) {
+// Gives whether none is beyond 2^60 where the moments are tame; `index` counts the rows of this call.
+DEVICE bool roots_of(const SecondMoments& of, u32 row, u32 index, u32 block, const Average& first,
+                     const float (&g)[BLOCK], float (&roots)[BLOCK]) {
     if (of.full) {
-        float* v = of.second + (u64)row * of.width + index * BLOCK;
+        float* v = of.second + (u64)row * of.width + block * BLOCK;
         UNROLL for (int i = 0; i < BLOCK; i++) {
             v[i] = average_of(of.average, v[i], g[i] * g[i]);
             roots[i] = root(v[i]) * of.per_root;
         }
-    } else {
-        float of_row = root(of.second[row]) * of.per_root, own = sqrtf(of.average.fresh) * of.per_root;
-        float profile[BLOCK];
-        load_values(of.profile, of.width, index, profile);
-        // What is no number does not count.
-        UNROLL for (int i = 0; i < BLOCK; i++) roots[i] = fmaxf(of_row * profile[i], own * fabsf(g[i]));
+        return false;
     }
+    float of_row = of.rows[index];
+    const float* profile = of.profile + profile_place(block * BLOCK);
+    UNROLL for (int i = 0; i < BLOCK; i += 4) {
+        float4 four = *(const float4*)(profile + profile_place(i));
+        roots[i] = four.x, roots[i + 1] = four.y, roots[i + 2] = four.z, roots[i + 3] = four.w;
+    }
+    // What is no number does not count.
+    UNROLL for (int i = 0; i < BLOCK; i++) roots[i] = fmaxf(of_row * roots[i], of.own * fabsf(g[i]));
+    // No column's share is beyond the number of columns, and a gradient hardly beyond the moment it went into.
+    return (of_row <= LARGE) & (of.own <= 512.0f) & (first.fresh >= 1.0f / 512.0f);
 }
 
 // ---- first moments ----
 
-// A block of a row's first moments.
-struct Moments {
+// A block of a row's first moments; SURE as in `load`.
+template <int SURE> struct Moments {
     u8 *place, *scale_place;
     u32 four[2], eight[4];
     u8 scale;
@@ -54,30 +63,40 @@ struct Moments {
         place = row + index * (kind == MOMENT_FOUR ? 8 : kind == MOMENT_EIGHT ? 16 : 64);
         scale_place = row + blocks * (kind == MOMENT_FOUR ? 8 : 16) + index;
         if (kind == MOMENT_FLOAT) return;
-        if (kind == MOMENT_FOUR) load(place, four);
-        else load(place, eight);
+        if (kind == MOMENT_FOUR) load<SURE>(place, four);
+        else load<SURE>(place, eight);
         scale = *scale_place;
     }
 
-    // Moves them and keeps them rounded; m is what they are before that.
-    DEVICE void move(u32 kind, const Average& average, const float (&g)[BLOCK], const Other& luck,
-                     float (&m)[BLOCK]) {
+    // Moves them by block `index` of a row of the gradient, which is g, and keeps them rounded; m is what they are before
+    // that. Gives whether they are tame.
+    DEVICE bool move(u32 kind, const Average& average, const float (&g)[BLOCK], const float* row, u32 columns, u32 index,
+                     const Other& luck, float (&m)[BLOCK]) {
+        bool tame = false;
         if (kind == MOMENT_FOUR) {
-            follow_four(four, scale, g, average, m);
-            encode_four(m, luck, four, scale);
-            store(place, four);
+            float amax;
+            tame = follow_four_tame(four, scale, g, average, m, amax);
+            if (!tame) {
+                float again[BLOCK];
+                load_values_again(row, columns, index, again);
+                follow_four(four, scale, again, average, m);
+                amax = finite_amax(m);
+            }
+            encode_four(m, amax, tame, luck, four, scale);
+            store<SURE>(place, four);
             *scale_place = scale;
         } else if (kind == MOMENT_EIGHT) {
             decode_eight(eight, scale, m);
             UNROLL for (int i = 0; i < BLOCK; i++) m[i] = average_of(average, m[i], g[i]);
             encode_eight(m, luck, eight, scale);
-            store(place, eight);
+            store<SURE>(place, eight);
             *scale_place = scale;
         } else {
             float* floats = (float*)place;
             UNROLL for (int i = 0; i < BLOCK; i++)
                 floats[i] = m[i] = one_nan(average_of(average, floats[i], g[i]));
         }
+        return tame;
     }
 };
 
@@ -120,27 +139,65 @@ struct Squares {
     float lane;
     u64 all;
 
+    DEVICE void add(float ratio) { lane = __fmaf_rn(ratio, ratio, lane); }
+
     // The next blocks of a row, maybe its last.
     DEVICE void add(const float* ratios, u32 blocks, bool last, const Step& step) {
+        const float4* mine = (const float4*)(ratios + threadIdx.x % BLOCK * APART);
 #pragma unroll 8
-        for (u32 block = 0; block < blocks; block++) {
-            float ratio = ratios[block * APART + threadIdx.x % BLOCK];
-            lane = __fmaf_rn(ratio, ratio, lane);
-        }
+        for (u32 i = 0; i < blocks / 4; i++) add(mine[i].x), add(mine[i].y), add(mine[i].z), add(mine[i].w);
+        for (u32 block = blocks & ~3u; block < blocks; block++) add(((const float*)mine)[block]);
         if (!last) return;
         all += squares_of(step, fold(lane));
         lane = 0.0f;
     }
 };
 
+// What moves a block: in registers, and, for what seldom asks, its ratios in shared memory.
+struct Move {
+    const Push& push;
+    const Own& luck;
+    const float* ratios;
+};
+
+// A block's `update_far`, which is long and seldom needed.
+template <class Block>
+__device__ __noinline__ void update_far(Block& block, const typename Block::Tables& tables, float global,
+                                        const float* ratios, float size, float decay, Pairs words, Moved why,
+                                        Tally& tally) {
+    Push push;
+    push.size = size, push.decay = decay;
+    UNROLL for (int i = 0; i < BLOCK; i++) push.along[i] = ratios[i * APART];
+    block.update_far(tables, global, push, Own{words}, why, tally);
+}
+
+template <class Block>
+DEVICE void update(Block& block, const typename Block::Tables& tables, float global, const Move& by, Tally& tally) {
+    Moved moved = block.update_near(tables, global, by.push, by.luck, tally);
+    if (moved == DONE) return;
+    // Copies, so that what is in registers stays there.
+    Block copy = block;
+    Tally here = {};
+    update_far(copy, tables, global, by.ratios, by.push.size, by.push.decay, by.luck, moved, here);
+    block = copy;
+    tally.changed += here.changed, tally.rescaled += here.rescaled;
+    tally.saturated += here.saturated, tally.refused += here.refused;
+}
+
 // W is a block of a kind of weight: its format, bytes that its remainders have, and how it moves. Adding up the
 // squares takes a row's blocks in their order: the last warp does it for those that the others have just moved.
-template <class W> DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step) {
-    __shared__ float ratios[2][MOST_THREADS * APART];
+template <class W, bool WHOLE> DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step) {
+    alignas(16) __shared__ float ratios[2][BLOCK * APART];
+    __shared__ typename W::Tables tables;
+    tables.fill();
     u32 blocks = second.width / BLOCK, movers = blockDim.x - 32, turn = 0, before = 0;
     bool adds = threadIdx.x >= movers, ended = false;
     Tally tally = {};
     Squares squares = {};
+    // It has nothing to add yet: the columns' averages, which nobody reads now, follow.
+    if (adds && !second.full)
+        for (u32 column = blockIdx.x * 32 + threadIdx.x % 32; column < task.columns; column += gridDim.x * 32)
+            follow_column(second.columns, second.average, task.columns, column);
     for (u32 index = blockIdx.x; index < task.rows; index += gridDim.x) {
         u32 row = task.first + index;
         const u8* panel = panel_of(task.weight, W::FORMAT, task.columns, row);
@@ -156,17 +213,19 @@ template <class W> DEVICE void learn(const Task& task, const SecondMoments& seco
             } else if (block < blocks) {
                 // All loads come first: none waits for what is computed.
                 float g[BLOCK], roots[BLOCK], m[BLOCK];
-                load_values(task.gradient + (u64)index * task.columns, task.columns, block, g);
-                Moments moments;
+                const float* g_row = task.gradient + (u64)index * task.columns;
+                load_values<WHOLE>(g_row, task.columns, block, g);
+                Moments<WHOLE ? 4 : 1> moments;
                 moments.load_from(task.moment, row_moments, blocks, block);
                 W weight;
                 weight.load_from(at, block);
                 Pairs pairs = draw_pairs(task.draws, ((u64)row * blocks + block) * BLOCK);
-                roots_of(second, row, block, g, roots);
-                moments.move(task.moment, step.average, g, Other{pairs}, m);
-                Push push = push_of(step, m, roots);
-                UNROLL for (int i = 0; i < BLOCK; i++) ratios[turn][threadIdx.x * APART + i] = push.along[i];
-                weight.move(at, block, push, Own{pairs}, tally);
+                bool tame = roots_of(second, row, index, block, step.average, g, roots);
+                tame &= moments.move(task.moment, step.average, g, g_row, task.columns, block, Other{pairs}, m);
+                Push push = push_of(step, m, roots, tame);
+                float* places = ratios[turn] + threadIdx.x;
+                UNROLL for (int i = 0; i < BLOCK; i++) places[i * APART] = push.along[i];
+                weight.move(at, block, tables, Move{push, Own{pairs}, places}, tally);
             }
             __syncthreads();
             before = min(blocks - start, movers), ended = start + movers >= blocks;
@@ -179,19 +238,30 @@ template <class W> DEVICE void learn(const Task& task, const SecondMoments& seco
 // A step's numbers as parameters, in the order of update.rs.
 #define NUMBERS                                                                                                  \
     float keep, float fresh, float size, float per_root, float eps, float decay, float limit, float correction,  \
-        float second_keep, float second_fresh
+        float second_keep, float second_fresh, float own
 #define STEP {{keep, fresh}, size, per_root, eps, decay, limit, correction}
 #define SECOND_AVERAGE (Average{second_keep, second_fresh})
 
-// One kernel for each kind of weight; moments and second moments are chosen inside.
-#define LEARN(name, ...)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS + 32)                                              \
-        name(u8* weight, u8* rest, u8* moments, float* second, const float* profile, const float* gradient,      \
-             u32 first, u32 rows, u32 columns, u32 moment, u32 full, int scales_by, u32 key0, u32 key1,          \
-             u64* counts, NUMBERS) {                                                                             \
+// Kinds of weights that need no table.
+struct NoTables {
+    DEVICE void fill() {}
+};
+
+// One kernel for each kind of weight.
+#define LEARN(name, MOMENT, FULL, WHOLE, ...)                                                                    \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS + 32, 4)                                           \
+        name(u8* weight, u8* rest, u8* moments, float* second, const float* row_roots, const float* profile,     \
+             const float* sums, float* step_sums, float* column_averages, u32 groups, u32 all_rows,              \
+             const float* gradient, u32 first, u32 rows, u32 columns, u32 moment, u32 full, int scales_by,       \
+             u32 key0, u32 key1, u64* counts, NUMBERS) {                                                         \
         Task task = {weight,  rest,   moments,   gradient,        first, rows,                                   \
-                     columns, moment, scales_by, {{key0, key1}}, counts};                                        \
-        SecondMoments seconds = {second, profile, full, (columns + BLOCK - 1) / BLOCK * BLOCK,                   \
-                                 SECOND_AVERAGE, per_root};                                                      \
-        learn<__VA_ARGS__>(task, seconds, Step STEP);                                                            \
+                     columns, MOMENT, scales_by, {{key0, key1}}, counts};                                        \
+        ColumnSums of_columns = {sums, step_sums, column_averages, groups, first == 0, all_rows};                \
+        SecondMoments seconds = {second, row_roots, profile, FULL, (columns + BLOCK - 1) / BLOCK * BLOCK,        \
+                                 SECOND_AVERAGE, per_root, own, of_columns};                                     \
+        learn<__VA_ARGS__, WHOLE>(task, seconds, Step STEP);                                                     \
     }
+
+// Moments of four bits, factored second moments, columns that are a multiple of 64; and all others.
+#define USUAL(name, ...) LEARN(name, MOMENT_FOUR, 0, true, __VA_ARGS__)
+#define ANY(name, ...) LEARN(name, moment, full, false, __VA_ARGS__)

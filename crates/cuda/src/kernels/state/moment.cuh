@@ -10,20 +10,14 @@ DEVICE float moment_scale(u8 byte) {
     return __uint_as_float((byte + SCALE_SHIFT) << 21);
 }
 
-// Largest magnitude, the largest finite number at most; NaN counts as zero.
-DEVICE float finite_amax(const float (&m)[BLOCK]) {
-    float amax = 0.0f;
-    UNROLL for (int i = 0; i < BLOCK; i++) amax = fmaxf(amax, fabsf(m[i]));
-    return fminf(amax, __uint_as_float(0x7F7FFFFF));
-}
-
-// The code of x, rounded down or up as the upper 22 of `bits` decide, as `pack_tops` takes it. So small, a number has
-// its fraction of a step in the 22 bits below the code, from one on as below. Larger than 6 is 6, NaN is zero.
-DEVICE u32 stochastic_top(float x, u32 bits) {
+// The code of x, rounded down or up as the upper 22 of `bits` decide, in the top four bits. So small, a number has its
+// fraction of a step in the 22 bits below the code, from one on as below. HOLD: larger than 6 is 6, NaN is zero.
+template <bool HOLD> DEVICE u32 stochastic_top(float x, u32 bits) {
     constexpr u32 SIX = 7u << 22;
     float small = fabsf(x) * __uint_as_float(1u << 23);
-    float held = fminf(fmaxf(small, 0.0f), __uint_as_float(SIX));
-    return (__float_as_uint(held) + (bits >> 10)) | (__float_as_uint(x) & 0x80000000);
+    if (HOLD) small = fminf(fmaxf(small, 0.0f), __uint_as_float(SIX));
+    u32 magnitude = (__float_as_uint(small) + (bits >> 10)) << 6;
+    return (magnitude & 0x7FFFFFFF) | (__float_as_uint(x) & 0x80000000);
 }
 
 // A code in halves. Its bits, put where exponent and mantissa of an f32 are, lack a factor 2^127.
@@ -45,14 +39,50 @@ DEVICE void follow_four(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK]
         m[i] = __fmaf_rn(signed_halves(codes, i), half, average.fresh * g[i]);
 }
 
+// Four codes from number `first` on in halves, a byte each with BIAS more.
+constexpr u32 BIAS = 64;
+DEVICE u32 biased_halves(const u32 (&codes)[2], int first) {
+    // Magnitudes of codes without a sign, then of those with one: of the others only the sign is taken, which is none.
+    u32 four = codes[first / 8] >> (4 * (first % 8));
+    return permuted(0x43424140, 0x4C484644, four) | permuted(0x3D3E3F40, 0x34383A3C, four ^ 0x8888);
+}
+
+// The same as `follow_four`, and faster, where true is given: all moments are tame. A code of zero loses its sign here,
+// which shows in a moment of zero alone. Their largest magnitude is `amax`.
+DEVICE bool follow_four_tame(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK], Average average,
+                             float (&m)[BLOCK], float& amax) {
+    constexpr float TINY = 1.0f / (1ll << 49), UP = (float)(1ll << 50) * (float)(1ll << 50);
+    float half = average.keep * moment_scale(scale) * 0.5f;
+    UNROLL for (int i = 0; i < BLOCK; i++) {
+        // A byte is taken where it lies: as an f32 it is a tiny one, since the last is moved away from the exponent.
+        int by = 8 * min(i % 4, 2);
+        u32 four = biased_halves(codes, i & ~3), byte = (i % 4 == 3 ? four >> 8 : four) & 255u << by;
+        float halves = __fmaf_rn(__uint_as_float(byte), UP, -TINY * (float)(BIAS << by));
+        m[i] = __fmaf_rn(halves, half * (float)(1ll << (49 - by)), average.fresh * g[i]);
+    }
+    u32 largest = largest_bits(m);
+    amax = __uint_as_float(largest);
+    return (largest <= __float_as_uint(LARGE)) & (smallest_bits(m) >= __float_as_uint(SMALL));
+}
+
+template <bool HOLD, class Luck>
+DEVICE void codes_of(const float (&m)[BLOCK], float inverse, const Luck& luck, u32 (&codes)[2]) {
+    codes[0] = codes[1] = 0;
+    // The first code goes in last, and lowest.
+    UNROLL for (int i = BLOCK - 1; i >= 0; i--)
+        codes[i / 8] = __funnelshift_l(stochastic_top<HOLD>(m[i] * inverse, luck[i]), codes[i / 8], 4);
+}
+
+// `amax`: their `finite_amax`; `finite`: all of them are.
 template <class Luck>
-DEVICE void encode_four(const float (&m)[BLOCK], const Luck& luck, u32 (&codes)[2], u8& scale) {
-    int quarters = (int)((__float_as_uint(finite_amax(m) / 6.0f) + 0x1FFFFF) >> 21);
+DEVICE void encode_four(const float (&m)[BLOCK], float amax, bool finite, const Luck& luck, u32 (&codes)[2],
+                        u8& scale) {
+    int quarters = (int)((__float_as_uint(sixth(amax)) + 0x1FFFFF) >> 21);
     scale = (u8)(clamped(quarters, (int)SCALE_SHIFT, (int)SCALE_SHIFT + 255) - (int)SCALE_SHIFT);
-    float inverse = 1.0f / moment_scale(scale);
-    u32 tops[BLOCK];
-    UNROLL for (int i = 0; i < BLOCK; i++) tops[i] = stochastic_top(m[i] * inverse, luck[i]);
-    pack_tops(tops, codes);
+    float inverse = one_over(moment_scale(scale));
+    // The largest shows whether one must be held.
+    if (finite && amax * inverse <= 6.0f) codes_of<false>(m, inverse, luck, codes);
+    else codes_of<true>(m, inverse, luck, codes);
 }
 
 DEVICE void decode_eight(const u32 (&codes)[4], u8 scale, float (&m)[BLOCK]) {

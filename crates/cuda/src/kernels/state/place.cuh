@@ -18,13 +18,14 @@ template <int BYTES> DEVICE bool aligned(const void* place) {
     return ((u64)place & (BYTES - 1)) == 0;
 }
 
-template <int WORDS> DEVICE void load(const u8* from, u32 (&words)[WORDS]) {
+// SURE is what a place is known to be a multiple of.
+template <int SURE = 1, int WORDS> DEVICE void load(const u8* from, u32 (&words)[WORDS]) {
     typedef typename Wide<WORDS>::Type Type;
-    if (aligned<4 * WORDS>(from)) {
+    if (SURE >= 4 * WORDS || (SURE < 4 && aligned<4 * WORDS>(from))) {
         Type all = *(const Type*)from;
         const u32* each = (const u32*)&all;
         UNROLL for (int i = 0; i < WORDS; i++) words[i] = each[i];
-    } else if (aligned<4>(from)) {
+    } else if (SURE >= 4 || aligned<4>(from)) {
         UNROLL for (int i = 0; i < WORDS; i++) words[i] = ((const u32*)from)[i];
     } else {
         UNROLL for (int i = 0; i < WORDS; i++)
@@ -32,23 +33,24 @@ template <int WORDS> DEVICE void load(const u8* from, u32 (&words)[WORDS]) {
     }
 }
 
-template <int WORDS> DEVICE void store(u8* to, const u32 (&words)[WORDS]) {
+template <int SURE = 1, int WORDS> DEVICE void store(u8* to, const u32 (&words)[WORDS]) {
     typedef typename Wide<WORDS>::Type Type;
-    if (aligned<4 * WORDS>(to)) {
+    if (SURE >= 4 * WORDS || (SURE < 4 && aligned<4 * WORDS>(to))) {
         Type all;
         UNROLL for (int i = 0; i < WORDS; i++) ((u32*)&all)[i] = words[i];
         *(Type*)to = all;
-    } else if (aligned<4>(to)) {
+    } else if (SURE >= 4 || aligned<4>(to)) {
         UNROLL for (int i = 0; i < WORDS; i++) ((u32*)to)[i] = words[i];
     } else {
         UNROLL for (int i = 0; i < 4 * WORDS; i++) to[i] = (u8)(words[i / 4] >> (8 * (i % 4)));
     }
 }
 
-// Sixteen numbers of a row of `columns`, zeros after its end.
-DEVICE void load_values(const float* row, u32 columns, u32 index, float (&x)[BLOCK]) {
+// Sixteen numbers of a row of `columns`, zeros after its end. WHOLE: there are no such, and rows begin at multiples
+// of 16 bytes.
+template <bool WHOLE = false> DEVICE void load_values(const float* row, u32 columns, u32 index, float (&x)[BLOCK]) {
     const float* from = row + index * BLOCK;
-    if (aligned<16>(from) && index * BLOCK + BLOCK <= columns) {
+    if (WHOLE || (aligned<16>(from) && index * BLOCK + BLOCK <= columns)) {
         UNROLL for (int i = 0; i < BLOCK; i += 4) {
             float4 four = *(const float4*)(from + i);
             x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
@@ -56,6 +58,11 @@ DEVICE void load_values(const float* row, u32 columns, u32 index, float (&x)[BLO
     } else {
         UNROLL for (int i = 0; i < BLOCK; i++) x[i] = index * BLOCK + i < columns ? from[i] : 0.0f;
     }
+}
+
+// The same, later and seldom: read again, so that nobody keeps them until then.
+DEVICE void load_values_again(const volatile float* row, u32 columns, u32 index, float (&x)[BLOCK]) {
+    UNROLL for (int i = 0; i < BLOCK; i++) x[i] = index * BLOCK + i < columns ? row[index * BLOCK + i] : 0.0f;
 }
 
 } // namespace state

@@ -57,12 +57,38 @@ DEVICE int farthest(const int (&positions)[BLOCK]) {
 // The bits of the largest magnitude: 0x7F800000 or more when a number is not finite.
 DEVICE u32 largest_bits(const float (&x)[BLOCK]) {
     u32 largest = 0;
-    UNROLL for (int i = 0; i < BLOCK; i++) {
-        u32 bits = __float_as_uint(x[i]) & 0x7FFFFFFF;
-        largest = bits > largest ? bits : largest;
-    }
+    UNROLL for (int i = 0; i < BLOCK; i++) largest = max(largest, __float_as_uint(x[i]) & 0x7FFFFFFF);
     return largest;
 }
+
+// Largest magnitude, the largest finite number at most; NaN counts as zero.
+DEVICE float finite_amax(const float (&m)[BLOCK]) {
+    float amax = 0.0f;
+    UNROLL for (int i = 0; i < BLOCK; i++) amax = fmaxf(amax, fabsf(m[i]));
+    return fminf(amax, __uint_as_float(0x7F7FFFFF));
+}
+
+// 1 / x to nearest, for what is in the middle of the range.
+DEVICE float one_over(float x) {
+    float almost = about_one_over(x);
+    return __fmaf_rn(__fmaf_rn(-x, almost, 1.0f), almost, almost);
+}
+
+// a / 6 to nearest: the remainder is exact. (Every mantissa was tried.)
+DEVICE float sixth(float a) {
+    float almost = a * (1.0f / 6.0f);
+    return __fmaf_rn(__fmaf_rn(-6.0f, almost, a), 1.0f / 6.0f, almost);
+}
+
+// The bits of the smallest magnitude.
+DEVICE u32 smallest_bits(const float (&x)[BLOCK]) {
+    u32 smallest = 0x7FFFFFFF;
+    UNROLL for (int i = 0; i < BLOCK; i++) smallest = min(smallest, __float_as_uint(x[i]) & 0x7FFFFFFF);
+    return smallest;
+}
+
+// Magnitudes between them are tame: in the middle of the range.
+constexpr float SMALL = 1.0f / (1ll << 60), LARGE = (float)(1ll << 40);
 
 DEVICE bool any(const float (&x)[BLOCK]) {
     u32 bits = 0;
@@ -128,18 +154,6 @@ DEVICE void put_byte(u32* words, int i, int value) {
     words[i / 4] |= ((u32)value & 255) << (8 * (i % 4));
 }
 
-// Codes whose magnitudes are the three bits above bit 22, as an f32 below 2^-123 has them, and whose signs are the top
-// bits. Two that lie four nibbles apart are joined at once.
-DEVICE void pack_tops(const u32 (&tops)[BLOCK], u32 (&codes)[2]) {
-    UNROLL for (int word = 0; word < 2; word++) {
-        codes[word] = 0;
-        UNROLL for (int i = 0; i < 4; i++) {
-            u32 two = __byte_perm(tops[8 * word + i], tops[8 * word + i + 4], 0x7632);
-            codes[word] |= ((two >> 6 & 0x00070007) | (two >> 12 & 0x00080008)) << 4 * i;
-        }
-    }
-}
-
 DEVICE u32 nibbles_changed(const u32* old, const u32* now) {
     u32 changed = 0;
     UNROLL for (int word = 0; word < 2; word++) {
@@ -148,6 +162,11 @@ DEVICE u32 nibbles_changed(const u32* old, const u32* now) {
         changed += __popc((pairs | pairs >> 2) & 0x11111111);
     }
     return changed;
+}
+
+DEVICE u32 bytes_changed(u32 old, u32 now) {
+    u32 difference = old ^ now;
+    return __popc((((difference & 0x7F7F7F7F) + 0x7F7F7F7F) | difference) & 0x80808080);
 }
 
 // Words of the remainders of a block: of 8 or 4 bits; there is one, unused, where there are no bits.

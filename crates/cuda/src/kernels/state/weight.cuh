@@ -10,22 +10,23 @@ template <int BITS> struct Nvfp4 {
     u8 scale;
 
     static constexpr int ONE = 1 << (BITS - 1); // units in one block scale
+    static constexpr int LIMIT = 7 * ONE - 1;   // units
+    static constexpr u32 LOW = (1u << BITS) - 1;
 
-    DEVICE int units(int i) const {
-        u32 code = nibble(codes, i);
-        int along = halves(code) * (ONE / 2) + rest_of<BITS>(rest, i);
-        return code & 8 ? -along : along;
+    // ---- spellings: a remainder, and above it a code ----
+
+    DEVICE u32 spelling(int i) const {
+        u32 word = codes[i / 8], code = (i % 2 ? word >> 4 : word) & 0x0F0F0F0F;
+        // The upper bytes repeat the sign of the code's byte, which is none.
+        if (BITS == 8) return permuted(rest[i / 4], code, i % 4 | (i % 8 / 2 * 0x1110 + 0xCC40));
+        u32 low = (i % 2 ? rest[i / 8] >> 4 : rest[i / 8]) & 0x0F0F0F0F;
+        return (code << 4 | low) >> (8 * (i % 8 / 2)) & 255;
     }
 
-    // The old scale while it serves.
-    DEVICE u8 next_scale(float amax, float global) const {
-        float s = fabsf(e4m3(scale)) * global;
-        bool near_six = amax >= (6.0f - 0.5f) * s && amax <= (6.0f + 0.5f) * s;
-        bool near_four = amax >= (4.0f - 0.5f) * s && amax <= (4.0f + 0.5f) * s;
-        if (near_six || near_four) return scale;
-        u8 chosen = to_e4m3(clamped(amax / 6.0f / global, 0.015625f, 448.0f)), old = scale & 0x7F;
-        bool serves = amax > 6.5f * s ? chosen > old : chosen < old;
-        return serves ? chosen : scale;
+    static DEVICE int units_of(u32 spelling) {
+        u32 code = spelling >> BITS;
+        int along = halves(code) * (ONE / 2) + ((int)(spelling << (32 - BITS)) >> (32 - BITS));
+        return code & 8 ? -along : along;
     }
 
     // The value, in units, of the nearest code of k units; zero has no sign. Codes are apart by half the power of two
@@ -39,16 +40,63 @@ template <int BITS> struct Nvfp4 {
         return __fmaf_rn(power, -ENOUGH, shifted);
     }
 
-    // Nearest codes of k units, and what remains along their signs.
-    static DEVICE void split(const int (&k)[BLOCK], u32 (&codes)[2], u32 (&rest)[REST<BITS>]) {
-        u32 tops[BLOCK];
-        UNROLL for (int i = 0; i < BLOCK; i++) {
-            float units = float_of_units(k[i]), code = nearest_code(units);
-            float along = __uint_as_float(__float_as_uint(units - code) ^ (__float_as_uint(code) & 0x80000000));
-            put_rest<BITS>(rest, i, (int)__float_as_uint(along + SHIFT));
-            tops[i] = __float_as_uint(code * __uint_as_float(1u << (24 - BITS)));
+    // The nearest code of k units, and what remains along its sign.
+    static DEVICE u32 spelled(int k) {
+        float units = float_of_units(k), code = nearest_code(units);
+        float along = __uint_as_float(__float_as_uint(units - code) ^ (__float_as_uint(code) & 0x80000000));
+        // So small, a number has its code above bit 22.
+        u32 top = __float_as_uint(code * __uint_as_float(1u << (24 - BITS)));
+        return (__float_as_uint(along + SHIFT) & LOW) | ((top >> 22 & 7) | (top >> 28 & 8)) << BITS;
+    }
+
+    // Both ways, for every block of a thread block; LIMIT counts as zero units.
+    struct Tables {
+        u16 units[16 << BITS];
+        u16 spelled[2 * LIMIT + 1];
+
+        DEVICE void fill() {
+            for (u32 at = threadIdx.x; at < 16 << BITS; at += blockDim.x) units[at] = (u16)(units_of(at) + LIMIT);
+            for (u32 at = threadIdx.x; at < 2 * LIMIT + 1; at += blockDim.x)
+                spelled[at] = (u16)Nvfp4::spelled((int)at - LIMIT);
+            __syncthreads();
         }
-        pack_tops(tops, codes);
+    };
+
+    // Codes and remainders of sixteen spellings.
+    DEVICE void pack(const u32 (&now)[BLOCK]) {
+        UNROLL for (int i = 0; i < 2; i++) {
+            const u32* of = now + 8 * i;
+            if constexpr (BITS == 8) {
+                u32 pairs[2];
+                UNROLL for (int j = 0; j < 2; j++) {
+                    // Two remainders below, their codes above.
+                    u32 first = __byte_perm(of[4 * j], of[4 * j + 1], 0x5140);
+                    u32 second = __byte_perm(of[4 * j + 2], of[4 * j + 3], 0x5140);
+                    rest[2 * i + j] = __byte_perm(first, second, 0x5410);
+                    u32 apart = __byte_perm(first, second, 0x7632);
+                    pairs[j] = apart | apart >> 4;
+                }
+                codes[i] = __byte_perm(pairs[0], pairs[1], 0x6420);
+            } else {
+                u32 even = of[0] | of[2] << 8 | of[4] << 16 | of[6] << 24;
+                u32 odd = of[1] | of[3] << 8 | of[5] << 16 | of[7] << 24;
+                rest[i] = (even & 0x0F0F0F0F) | (odd & 0x0F0F0F0F) << 4;
+                codes[i] = (even >> 4 & 0x0F0F0F0F) | (odd & 0xF0F0F0F0);
+            }
+        }
+    }
+
+    // ---- scales ----
+
+    // The old scale while it serves.
+    DEVICE u8 next_scale(float amax, float global) const {
+        float s = fabsf(e4m3(scale)) * global;
+        bool near_six = amax >= (6.0f - 0.5f) * s && amax <= (6.0f + 0.5f) * s;
+        bool near_four = amax >= (4.0f - 0.5f) * s && amax <= (4.0f + 0.5f) * s;
+        if (near_six || near_four) return scale;
+        u8 chosen = to_e4m3(clamped(amax / 6.0f / global, 0.015625f, 448.0f)), old = scale & 0x7F;
+        bool serves = amax > 6.5f * s ? chosen > old : chosen < old;
+        return serves ? chosen : scale;
     }
 
     // Whether the scale stays under a block whose farthest position is this: near six or four.
@@ -57,6 +105,8 @@ template <int BITS> struct Nvfp4 {
         int from_six = farthest - 12 * half, from_four = farthest - 8 * half;
         return (from_six >= -half && from_six <= half) || (from_four >= -half && from_four <= half);
     }
+
+    // ---- moves ----
 
     // The scale and the whole units of a block whose scale may change; false where it stays as it is.
     template <class Luck>
@@ -75,40 +125,56 @@ template <int BITS> struct Nvfp4 {
         chosen = next_scale(__uint_as_float(largest), global);
         bool kept = chosen == scale;
         float per_tensor = 1.0f / global, per_unit = (float)ONE / e4m3(chosen);
-        constexpr int limit = 7 * ONE - 1;
         UNROLL for (int i = 0; i < BLOCK; i++) {
             // Under the old scale only the update is rounded: what is stored is whole already.
             float t = hold((kept ? delta[i] : moved[i]) * per_tensor * per_unit);
             int wanted = (kept ? k[i] : 0) + stochastic(t, luck[i]);
-            now[i] = clamped(wanted, -limit, limit);
+            now[i] = clamped(wanted, -LIMIT, LIMIT);
             tally.saturated += now[i] != wanted;
         }
         return true;
     }
 
-    template <class Luck> DEVICE void update(float global, const Push& push, const Luck& luck, Tally& tally) {
+    // A move of less than 64 units under a scale that stays.
+    template <class Luck>
+    DEVICE Moved update_near(const Tables& tables, float global, const Push& push, const Luck& luck, Tally& tally) {
+        int k[BLOCK], now[BLOCK];
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = tables.units[spelling(i)];
+        Near<16, LIMIT> near;
+        near.move(k, push, push.size / (e4m3(scale) / (float)ONE * global), luck, now);
+        if (near.wild()) return NOT_NEAR;
+        if (!stays(near.farthest())) return NO_STAY;
+        spell(tables, true, k, now, tally);
+        return DONE;
+    }
+
+    // Another one, for the reason that was given.
+    template <class Luck>
+    DEVICE void update_far(const Tables& tables, float global, const Push& push, const Luck& luck, Moved why,
+                           Tally& tally) {
         int k[BLOCK], positions[BLOCK], now[BLOCK];
-        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units(i);
-        push.positions<16>(k, e4m3(scale) / (float)ONE * global, positions);
-        u8 chosen = scale;
-        if (stays(farthest(positions))) settle<16>(positions, luck, now);
-        else if (!in_values(k, global, push, luck, chosen, now, tally)) return;
-        bool kept = chosen == scale;
-        u32 new_codes[2] = {}, new_rest[REST<BITS>] = {}, same_codes[2] = {}, same_rest[REST<BITS>] = {};
-        split(now, new_codes, new_rest);
-        // What has not moved keeps its bits, however they are spelled.
-        UNROLL for (int i = 0; i < BLOCK; i++) {
-            int same = kept && now[i] == k[i] ? -1 : 0;
-            put_nibble(same_codes, i, same);
-            put_rest<BITS>(same_rest, i, same);
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = tables.units[spelling(i)] - LIMIT;
+        bool stay = false;
+        if (why == NOT_NEAR) {
+            push.positions<16>(k, e4m3(scale) / (float)ONE * global, positions);
+            stay = stays(farthest(positions));
         }
-        UNROLL for (int i = 0; i < 2; i++) new_codes[i] ^= (new_codes[i] ^ codes[i]) & same_codes[i];
-        UNROLL for (int i = 0; i < REST<BITS>; i++) new_rest[i] ^= (new_rest[i] ^ rest[i]) & same_rest[i];
-        tally.changed += nibbles_changed(codes, new_codes);
-        tally.rescaled += !kept;
-        UNROLL for (int i = 0; i < 2; i++) codes[i] = new_codes[i];
-        UNROLL for (int i = 0; i < REST<BITS>; i++) rest[i] = new_rest[i];
+        u8 chosen = scale;
+        if (stay) settle<16>(positions, luck, now);
+        else if (!in_values(k, global, push, luck, chosen, now, tally)) return;
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] += LIMIT, now[i] += LIMIT;
+        spell(tables, chosen == scale, k, now, tally);
+        tally.rescaled += chosen != scale;
         scale = chosen;
+    }
+
+    // What has not moved, under a scale that is kept, keeps its bits, however they are spelled.
+    DEVICE void spell(const Tables& tables, bool kept, const int (&k)[BLOCK], const int (&now)[BLOCK], Tally& tally) {
+        u32 spellings[BLOCK], old[2] = {codes[0], codes[1]};
+        UNROLL for (int i = 0; i < BLOCK; i++)
+            spellings[i] = kept && now[i] == k[i] ? spelling(i) : tables.spelled[now[i]];
+        pack(spellings);
+        tally.changed += nibbles_changed(old, codes);
     }
 };
 
