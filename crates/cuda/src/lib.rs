@@ -180,6 +180,7 @@ mod tests {
         loss,
         accumulate,
         update,
+        learn,
         finite_differences
     );
 
