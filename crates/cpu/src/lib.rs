@@ -8,6 +8,8 @@ mod arena;
 mod attend;
 mod isa;
 mod keys;
+#[cfg(target_arch = "x86_64")]
+mod learn;
 mod linear;
 pub mod measure;
 mod narrow;
@@ -28,6 +30,7 @@ use std::time::Instant;
 
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::error::check;
+use halfbyte_ops::learn::{Factors, in_parts};
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
     Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tallies, Tally, Vector,
@@ -94,17 +97,19 @@ pub struct TrainingNeed {
 impl TrainingNeed {
     /// Bytes of scratch that every op of such a step finds enough.
     pub fn bytes(&self) -> usize {
-        let products = [(self.tokens, self.widest), (self.widest, self.tokens)].map(|(rows, inner)| {
-            let (shared, each) = linear::scratch(rows, inner);
-            shared + each.next_multiple_of(64) * self.threads
-        });
+        let (tokens, widest) = (self.tokens, self.widest);
         let attention = attend::scratch(self.longest, self.head_dim)
-            .max(attend::gradient::scratch(self.longest, self.head_dim))
-            .next_multiple_of(64)
-            * self.threads;
-        let (sums, row) = update::scratch(self.widest, self.widest);
-        let rows = sums + row.next_multiple_of(64) * self.threads;
-        products[0].max(products[1]).max(attention).max(rows)
+            .max(attend::gradient::scratch(self.longest, self.head_dim));
+        let needs = [
+            linear::scratch(tokens, widest),
+            linear::scratch(widest, tokens),
+            (0, attention),
+            update::scratch(widest, widest),
+            #[cfg(target_arch = "x86_64")]
+            learn::scratch(tokens, widest),
+        ];
+        let bytes = needs.map(|(shared, each)| shared + each.next_multiple_of(64) * self.threads);
+        bytes.into_iter().max().unwrap_or(0)
     }
 }
 
@@ -285,10 +290,10 @@ impl Backend for Cpu {
         dy: Rows,
         x: Rows,
         exact: bool,
+        first: usize,
         dw: Rows,
-        added: bool,
     ) -> Result<()> {
-        linear::weight_gradient(self, dy, x, exact, dw, added)
+        linear::weight_gradient(self, dy, x, exact, first, dw)
     }
 
     fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()> {
@@ -388,6 +393,23 @@ impl Backend for Cpu {
         self.counted(|cpu| update::weight(cpu, of, first, gradient, kept, step))
     }
 
+    fn learn(
+        &mut self,
+        of: &Weight,
+        from: &Factors<'_>,
+        kept: &Kept,
+        step: &Step,
+        room: Buffer,
+    ) -> Result<usize> {
+        #[cfg(target_arch = "x86_64")]
+        if learn::fits(self, from) {
+            let (tally, time) = learn::weight(self, of, from, kept, step)?;
+            self.tallies.push(tally, time);
+            return Ok(1);
+        }
+        in_parts(self, of, from, kept, step, room)
+    }
+
     fn update_vector(&mut self, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
         self.counted(|cpu| update::vector(cpu, of, gradient, kept, step))
     }
@@ -438,6 +460,7 @@ mod tests {
         loss,
         accumulate,
         update,
+        learn,
         finite_differences
     );
 

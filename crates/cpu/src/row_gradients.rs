@@ -6,6 +6,8 @@ use halfbyte_ops::{Result, Rows, Vector, embed, linear, loss, residual, rms_norm
 use crate::Cpu;
 use crate::isa::for_isa;
 use crate::narrow::{Output, narrow};
+#[cfg(target_arch = "x86_64")]
+use crate::{Isa, arena::Place};
 
 for_isa! {
 fn norm_gradient(x: &[f32], gain: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) -> f32 {
@@ -100,18 +102,40 @@ pub(crate) fn embed_gradient(
     let (source, table) = (cpu.arena.rows("embed_gradient", dy)?, cpu.arena.rows("embed_gradient", dtable)?);
     let (isa, width) = (cpu.isa, dy.columns);
     cpu.for_stripes(tokens.len(), width, &|column, count| {
-        for (t, token) in tokens.iter().enumerate() {
-            let row = (*token as usize).wrapping_sub(first);
-            if row < dtable.rows {
-                // SAFETY: a stripe is written by one chunk.
-                unsafe {
-                    let dy = source.slice(t * width + column, count);
-                    add_part(isa, dy, table.slice_mut(row * width + column, count));
-                }
+        for (t, row) in rows_of(tokens, first, dtable.rows) {
+            // SAFETY: a stripe is written by one chunk.
+            unsafe {
+                let dy = source.slice(t * width + column, count);
+                add_part(isa, dy, table.slice_mut(row * width + column, count));
             }
         }
     });
     Ok(())
+}
+
+/// The tokens among rows `first..` of a table, each with its row counted from there.
+fn rows_of(tokens: &[u32], first: usize, rows: usize) -> impl Iterator<Item = (usize, usize)> {
+    let row = move |token: &u32| (*token as usize).wrapping_sub(first);
+    tokens.iter().map(row).enumerate().filter(move |(_, row)| *row < rows)
+}
+
+/// What `embed_gradient` adds to some rows.
+///
+/// # Safety
+/// The rows are this thread's alone; dy has a row for each token.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn add_embedded(
+    isa: Isa,
+    tokens: &[u32],
+    first: usize,
+    dy: Place<f32>,
+    (rows, width): (usize, usize),
+    to: Place<f32>,
+) {
+    for (t, row) in rows_of(tokens, first, rows) {
+        // SAFETY: by the caller's promise.
+        unsafe { add_part(isa, dy.slice(t * width, width), to.slice_mut(row * width, width)) };
+    }
 }
 
 pub(crate) fn loss(cpu: &mut Cpu, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {

@@ -164,7 +164,7 @@ fn trained(bench: &mut Bench) -> Result<()> {
                 cuda.linear_input_gradient(dy, &matrix.weight, dx, false)
             })?;
             bench.compare(&what("dw"), operations, 4 * outputs * inputs, |cuda| {
-                cuda.linear_weight_gradient(dy, x, false, dw, false)
+                cuda.linear_weight_gradient(dy, x, false, 0, dw)
             })?;
             bench.next = start;
         }

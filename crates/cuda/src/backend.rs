@@ -86,10 +86,10 @@ impl Backend for Cuda {
         dy: Rows,
         x: Rows,
         exact: bool,
+        first: usize,
         dw: Rows,
-        added: bool,
     ) -> Result<()> {
-        product_gradients::linear_weight(self, dy, x, exact, dw, added)
+        product_gradients::linear_weight(self, dy, x, exact, first, dw)
     }
 
     fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()> {

@@ -203,6 +203,7 @@ mod tests {
         loss,
         accumulate,
         update,
+        learn,
         finite_differences
     );
 

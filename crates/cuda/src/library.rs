@@ -338,15 +338,16 @@ pub(crate) fn gated_gradient(
     Ok(())
 }
 
-/// dw[n,k] (+)= sum_t dy'[t,n] x'[t,k]
-pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, dw: Rows, added: bool) -> Result<()> {
+/// dw[n,k] = sum_t dy'[t,first+n] x'[t,k]
+pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, first: usize, dw: Rows) -> Result<()> {
     const OP: &str = "linear_weight_gradient";
     let out = cuda.rows(OP, dw)?;
     let at = places(cuda, OP)?;
     let most = tokens_at_once(cuda, OP, &[(dy, ROUNDED), (x, DECODED)])?;
-    for (first, count) in pieces(dy.rows, most) {
-        let left = Operand { turned: true, ..narrow(cuda, OP, dy.slice(first, count), at.rounded)? };
-        let right = narrow(cuda, OP, x.slice(first, count), at.decoded)?;
+    for (token, count) in pieces(dy.rows, most) {
+        let dy = narrow(cuda, OP, dy.slice(token, count), at.rounded)?;
+        let left = Operand { at: dy.at.add(2 * first), turned: true, ..dy };
+        let right = narrow(cuda, OP, x.slice(token, count), at.decoded)?;
         let product = cublaslt::Product {
             rows: dw.rows,
             columns: dw.columns,
@@ -356,7 +357,7 @@ pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, dw: Rows, adde
             out,
             stride: dw.columns,
             scale: None,
-            added: added || first > 0,
+            added: token > 0,
         };
         multiply(cuda, OP, &product)?;
     }

@@ -11,6 +11,7 @@
 struct Matrix {
     const void *rows;
     u32 narrow, count, columns;
+    u32 first; // column that counts as the first
 };
 
 // Where results go: `out`, or dgate and dup of what `gate` and `up` were.
@@ -40,6 +41,7 @@ __device__ __forceinline__ void finish_gated(const Results &r, u32 row, u32 colu
 // ROWS rows of 64 columns, rounded to bf16, into shared memory; zeros where nothing is.
 template <int ROWS>
 __device__ __forceinline__ void fetch(const Matrix &from, u8 *tile, u32 first_row, u32 first_column) {
+    first_column += from.first;
     if (from.narrow) {
         u32 width = padded(from.columns);
         for (u32 i = threadIdx.x; i < ROWS * 8; i += 256) {
@@ -225,12 +227,12 @@ __device__ __forceinline__ void exact(const float *a, u64 a_row, u64 a_inner, co
 #define INPUT_GRADIENT(FORMAT, name)                                                                                   \
     extern "C" __global__ void __launch_bounds__(256, 2) input_gradient_##name(WEIGHT_OPERANDS, float *dx, u32 added) {   \
         Results results = {dx, nullptr, nullptr, nullptr, 0, 0, 0, added, tokens, inputs};                                \
-        product<false, false>(Matrix{dy, dy_narrow, tokens, outputs}, Decoded<FORMAT>{weight, outputs, inputs},        \
+        product<false, false>(Matrix{dy, dy_narrow, tokens, outputs, 0}, Decoded<FORMAT>{weight, outputs, inputs},        \
                               outputs, tensor_scale(weight, FORMAT), results);                                         \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, 2) gated_gradient_##name(WEIGHT_OPERANDS, GATED_RESULTS) {          \
         Results results = {dgate, dup, gate, up, kept_narrow, gate_narrow, up_narrow, 0, tokens, inputs};                           \
-        product<false, true>(Matrix{dy, dy_narrow, tokens, outputs}, Decoded<FORMAT>{weight, outputs, inputs},         \
+        product<false, true>(Matrix{dy, dy_narrow, tokens, outputs, 0}, Decoded<FORMAT>{weight, outputs, inputs},         \
                              outputs, tensor_scale(weight, FORMAT), results);                                          \
     }
 
@@ -251,13 +253,15 @@ extern "C" __global__ void __launch_bounds__(256) gated_gradient_f32(WEIGHT_OPER
 
 #define ROWS_OPERANDS const void *dy, u32 dy_narrow, const void *x, u32 x_narrow, u32 tokens, u32 outputs, u32 inputs
 
-extern "C" __global__ void __launch_bounds__(256, 2) weight_gradient_bf16(ROWS_OPERANDS, float *dw, u32 added) {
-    Results results = {dw, nullptr, nullptr, nullptr, 0, 0, 0, added, outputs, inputs};
-    Rows<true> b = {{x, x_narrow, tokens, inputs}};
-    product<true, false>(Matrix{dy, dy_narrow, tokens, outputs}, b, tokens, 1.0f, results);
+#define ROWS_RESULTS u32 first, float *dw, u32 rows
+
+extern "C" __global__ void __launch_bounds__(256, 2) weight_gradient_bf16(ROWS_OPERANDS, ROWS_RESULTS) {
+    Results results = {dw, nullptr, nullptr, nullptr, 0, 0, 0, 0, rows, inputs};
+    Rows<true> b = {{x, x_narrow, tokens, inputs, 0}};
+    product<true, false>(Matrix{dy, dy_narrow, tokens, outputs, first}, b, tokens, 1.0f, results);
 }
 
-extern "C" __global__ void __launch_bounds__(256) weight_gradient_f32(ROWS_OPERANDS, float *dw, u32 added) {
-    Results results = {dw, nullptr, nullptr, nullptr, 0, 0, 0, added, outputs, inputs};
-    exact<false>((const float *)dy, 1, outputs, (const float *)x, inputs, tokens, results);
+extern "C" __global__ void __launch_bounds__(256) weight_gradient_f32(ROWS_OPERANDS, ROWS_RESULTS) {
+    Results results = {dw, nullptr, nullptr, nullptr, 0, 0, 0, 0, rows, inputs};
+    exact<false>((const float *)dy + first, 1, outputs, (const float *)x, inputs, tokens, results);
 }

@@ -75,20 +75,20 @@ pub(crate) fn linear_weight(
     dy: Rows,
     x: Rows,
     exact: bool,
+    first: usize,
     dw: Rows,
-    added: bool,
 ) -> Result<()> {
     const OP: &str = "linear_weight_gradient";
-    linear::check_weight_gradient(dy, x, exact, dw)?;
+    linear::check_weight_gradient(dy, x, exact, first, dw)?;
     let format = if exact { WeightFormat::F32 } else { WeightFormat::Bf16 };
     if library::takes(cuda, dy.rows, format) {
-        return library::weight_gradient(cuda, dy, x, dw, added);
+        return library::weight_gradient(cuda, dy, x, first, dw);
     }
     let (from, by, to) = (cuda.pointer(OP, dy.buffer)?, cuda.pointer(OP, x.buffer)?, cuda.rows(OP, dw)?);
     let kernel = if exact { "weight_gradient_f32" } else { "weight_gradient_bf16" };
     let (tokens, outputs, inputs) = (dy.rows, dy.columns, x.columns);
-    let arguments = args![from, dy.narrow, by, x.narrow, tokens, outputs, inputs, to, added];
-    cuda.launch(kernel, grid(exact, outputs, inputs), arguments)
+    let arguments = args![from, dy.narrow, by, x.narrow, tokens, outputs, inputs, first, to, dw.rows];
+    cuda.launch(kernel, grid(exact, dw.rows, inputs), arguments)
 }
 
 fn grid(exact: bool, rows: usize, columns: usize) -> Grid {

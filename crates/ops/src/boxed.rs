@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     Attention, Backend, Buffer, Cache, Heads, HeadsGradient, Keep, Matrix, Product, Result, Rows, Sight,
-    Tallies, Vector, Weight, WeightRows, accumulate, update,
+    Tallies, Vector, Weight, WeightRows, accumulate, learn, update,
 };
 
 impl Backend for Box<dyn Backend> {
@@ -77,10 +77,10 @@ impl Backend for Box<dyn Backend> {
         dy: Rows,
         x: Rows,
         exact: bool,
+        first: usize,
         dw: Rows,
-        added: bool,
     ) -> Result<()> {
-        (**self).linear_weight_gradient(dy, x, exact, dw, added)
+        (**self).linear_weight_gradient(dy, x, exact, first, dw)
     }
 
     fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()> {
@@ -216,6 +216,17 @@ impl Backend for Box<dyn Backend> {
         step: &update::Step,
     ) -> Result<()> {
         (**self).update(of, first, gradient, kept, step)
+    }
+
+    fn learn(
+        &mut self,
+        of: &Weight,
+        from: &learn::Factors<'_>,
+        kept: &update::Kept,
+        step: &update::Step,
+        room: Buffer,
+    ) -> Result<usize> {
+        (**self).learn(of, from, kept, step, room)
     }
 
     fn update_vector(

@@ -17,6 +17,7 @@ pub mod error;
 pub mod finite_differences;
 pub mod gated;
 pub mod heads;
+pub mod learn;
 pub mod linear;
 pub mod loss;
 pub mod math;
@@ -141,10 +142,16 @@ pub trait Backend {
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()>;
     /// dx[t, k] = sum_n dy[t, n] * weight[n, k], or added to dx. Dy may be narrow.
     fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()>;
-    /// dw[n, k] = sum_t dy[t, n] * x[t, k], or added to dw; not rounded if `exact` (f32 weights),
-    /// else both may be narrow.
-    fn linear_weight_gradient(&mut self, dy: Rows, x: Rows, exact: bool, dw: Rows, added: bool)
-    -> Result<()>;
+    /// dw[n, k] = sum_t dy[t, first + n] * x[t, k] for dw's rows n; not rounded if `exact` (f32 weights),
+    /// else both may be narrow. First is a multiple of 64.
+    fn linear_weight_gradient(
+        &mut self,
+        dy: Rows,
+        x: Rows,
+        exact: bool,
+        first: usize,
+        dw: Rows,
+    ) -> Result<()>;
     /// db[n] += sum_t dy[t, n]
     fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()>;
     /// Rotates each head of x in place by the angles whose cosines and sines are `turns[t, ..]`.
@@ -245,6 +252,18 @@ pub trait Backend {
         kept: &update::Kept,
         step: &update::Step,
     ) -> Result<()>;
+    /// A weight learns from rows of its gradient, of which only some need exist at a time; `room` is a place for
+    /// them. Gives the number of tallies that makes. See [`learn`].
+    fn learn(
+        &mut self,
+        of: &Weight,
+        from: &learn::Factors<'_>,
+        kept: &update::Kept,
+        step: &update::Step,
+        room: Buffer,
+    ) -> Result<usize> {
+        learn::in_parts(self, of, from, kept, step, room)
+    }
     /// A vector learns.
     fn update_vector(
         &mut self,
@@ -253,7 +272,8 @@ pub trait Backend {
         kept: &update::Kept,
         step: &update::Step,
     ) -> Result<()>;
-    /// What each call of `accumulate`, `update` and `update_vector` since the last reading did. Waits for them.
+    /// What each call of `accumulate`, `update`, `learn` and `update_vector` since the last reading did. Waits for
+    /// them.
     fn tallies(&mut self) -> Result<Tallies>;
     /// Kernels since the last reading and their times, in order, where the device can note them; the first reading
     /// begins the noting. Waits for them.

@@ -4,6 +4,7 @@
 
 use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
+use crate::tensor::UNIT;
 use crate::testing::{Bench, SUMMED, assert_same_bits, numbers};
 use crate::{Backend, Matrix, Product, Rows, Weight, WeightFormat};
 
@@ -70,13 +71,15 @@ pub fn check_input_gradient(dy: Rows, weight: &Weight, dx: Rows) -> Result<()> {
 }
 
 /// The shapes that fit the weight's gradient.
-pub fn check_weight_gradient(dy: Rows, x: Rows, exact: bool, dw: Rows) -> Result<()> {
+pub fn check_weight_gradient(dy: Rows, x: Rows, exact: bool, first: usize, dw: Rows) -> Result<()> {
     let fits = dy.rows == x.rows
         && !(exact && (dy.narrow || x.narrow))
-        && (dw.rows, dw.columns) == (dy.columns, x.columns);
+        && first.is_multiple_of(UNIT)
+        && first + dw.rows <= dy.columns
+        && dw.columns == x.columns;
     check(fits, "linear_weight_gradient", || {
         format!(
-            "{}dy {}x{}, x {}x{}, dw {}x{}",
+            "{}dy {}x{}, x {}x{}, dw of rows {first}.. {}x{}",
             if exact { "exact " } else { "" },
             dy.rows,
             dy.columns,
@@ -193,19 +196,26 @@ fn check_gradients<B: Backend>(
     bench.assert_products(dx, &want, SUMMED, &what);
     bench.backend.linear_input_gradient(dy, &weight, dx, true).unwrap();
     bench.assert_products(dx, &want.iter().map(|x| x + x).collect::<Vec<_>>(), SUMMED, &what);
-    bench.backend.linear_weight_gradient(dy, x, exact, dw, false).unwrap();
+    bench.backend.linear_weight_gradient(dy, x, exact, 0, dw).unwrap();
     bench.assert_products(dw, &want_weight, SUMMED, &what);
+    let first = outputs / 2 / UNIT * UNIT;
+    let (part, some) = (bench.output(outputs - first, inputs), &want_weight[first * inputs..]);
+    bench.backend.linear_weight_gradient(dy, x, exact, first, part).unwrap();
+    bench.assert_products(part, some, SUMMED, &what);
+    assert!(bench.backend.linear_weight_gradient(dy, x, exact, first + UNIT, part).is_err());
     let [narrow_dy, narrow_x] = [dy, x].map(|rows| bench.output(rows.rows, rows.columns).narrow());
     bench.backend.copy(dy, narrow_dy).unwrap();
     bench.backend.copy(x, narrow_x).unwrap();
     if exact {
         assert!(bench.backend.linear_input_gradient(narrow_dy, &weight, dx, false).is_err());
-        assert!(bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, dw, false).is_err());
+        assert!(bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, 0, dw).is_err());
     } else {
         bench.backend.linear_input_gradient(narrow_dy, &weight, dx, false).unwrap();
         bench.assert_products(dx, &want, SUMMED, &what);
-        bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, dw, false).unwrap();
+        bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, 0, dw).unwrap();
         bench.assert_products(dw, &want_weight, SUMMED, &what);
+        bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, first, part).unwrap();
+        bench.assert_products(part, some, SUMMED, &what);
     }
     let mut db = numbers(9, outputs);
     let handle = bench.vector(&db);

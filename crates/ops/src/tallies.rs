@@ -9,7 +9,7 @@ use halfbyte_formats::state::Tally;
 pub struct Tallies {
     /// One for each call, in order.
     pub each: Vec<Tally>,
-    /// How long the device worked on them.
+    /// How long the device worked on them; inside a longer call, the time of all its threads divided by their number.
     pub time: Duration,
 }
 

@@ -4,7 +4,7 @@
 use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
 use halfbyte_ops::accumulate::{Storage, Stored};
 use halfbyte_ops::update::Recipe;
-use halfbyte_ops::{Buffer, Cache, Rows, WeightFormat, loss};
+use halfbyte_ops::{Buffer, Cache, Rows, WeightFormat, learn, loss};
 
 use crate::need::{Item, place, tensors};
 use crate::settings::Settings;
@@ -176,8 +176,8 @@ pub fn plan_training(
     list.push((Name::Value(Value::Logits), Group::Logits, head, Rows::bytes(tokens, words)));
     list.push((Name::Value(Value::DLogits), Group::Logits, head, Rows::narrow_bytes(tokens, words)));
     let layer = a.tensor_names().into_iter().filter(|name| matches!(name, TensorName::Layer(..)));
-    let largest = layer.map(|name| a.shape(name).iter().product::<usize>()).max().unwrap_or(0);
-    let gradient = largest.max(words * a.hidden_size) * 4;
+    let gradient = layer.map(|name| learn::room(&a.shape(name))).max().unwrap_or(0);
+    let gradient = gradient.max(words * a.hidden_size * 4);
     list.push((Name::Value(Value::Gradient), Group::Scratch, None, gradient));
     list.push((Name::Scratch, Group::Scratch, None, scratch));
     let mut plan = place(a, settings, list);

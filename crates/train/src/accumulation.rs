@@ -123,6 +123,10 @@ impl Accumulation {
 }
 
 impl<B: Backend> Learner<B> for Accumulation {
+    fn wants(&self, name: TensorName) -> bool {
+        self.stored.iter().any(|(stored, of)| *stored == name && of.is_some())
+    }
+
     fn learn(
         &mut self,
         backend: &mut B,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use halfbyte_checkpoint::TensorName;
 use halfbyte_formats::state::{Average, SQUARES_PER_ONE, adamw};
-use halfbyte_model::training::{Learner, Learnt, Training as Model};
+use halfbyte_model::training::{Learner, Learnt, Training as Model, learn_in_parts};
+use halfbyte_ops::learn::Factors;
 use halfbyte_ops::update::{Kept, Recipe, Step};
 use halfbyte_ops::{Backend, Buffer, Rows, Tally};
 use halfbyte_plan::{Name, Plan};
@@ -88,7 +89,8 @@ impl Adam {
     }
 
     /// Looks at every gradient before it is used: a tensor whose gradient is not finite is left as
-    /// it is. Otherwise such a gradient is noticed when it has already reached the moments.
+    /// it is (of a large one, the rows that are made together). Otherwise such a gradient is noticed
+    /// when it has already reached the moments.
     pub fn look_first(&mut self) {
         self.careful = true;
     }
@@ -109,6 +111,21 @@ impl Adam {
             }
         }
         Ok(true)
+    }
+
+    /// A tensor that learns, what is kept of it, and its step.
+    fn learning(&self, name: TensorName) -> Option<(Learnt, Kept, Step)> {
+        let entry = self.entries.get(&name)?;
+        let Training::Rate(factor) = entry.training else { return None };
+        let step = Step {
+            recipe: self.recipe,
+            adamw: adamw::Step::new(&self.settings, self.rate * factor, self.step),
+            average: Average::new(self.settings.beta2),
+            seed: self.seed,
+            step: self.step,
+            tensor: entry.number,
+        };
+        Some((entry.learnt, entry.kept, step))
     }
 
     /// Names a step, counted from 1, and its learning rate; forgets what the last one counted.
@@ -184,6 +201,10 @@ fn pieces(buffer: Buffer) -> impl Iterator<Item = Buffer> {
 }
 
 impl<B: Backend> Learner<B> for Adam {
+    fn wants(&self, name: TensorName) -> bool {
+        self.learning(name).is_some()
+    }
+
     fn learn(
         &mut self,
         backend: &mut B,
@@ -191,29 +212,38 @@ impl<B: Backend> Learner<B> for Adam {
         first: usize,
         gradient: Rows,
     ) -> halfbyte_model::Result<()> {
-        let Some(entry) = self.entries.get(&name).copied() else { return Ok(()) };
-        let Training::Rate(factor) = entry.training else { return Ok(()) };
+        let Some((learnt, kept, step)) = self.learning(name) else { return Ok(()) };
         if self.careful && !self.is_finite(backend, gradient)? {
             self.bad.get_or_insert(name);
             return Ok(());
         }
-        let step = Step {
-            recipe: self.recipe,
-            adamw: adamw::Step::new(&self.settings, self.rate * factor, self.step),
-            average: Average::new(self.settings.beta2),
-            seed: self.seed,
-            step: self.step,
-            tensor: entry.number,
-        };
-        match entry.learnt {
+        match learnt {
             Learnt::Matrix(weight) => {
                 self.codes += (gradient.rows * gradient.columns) as u64;
-                backend.update(&weight, first, gradient, &entry.kept, &step)?;
+                backend.update(&weight, first, gradient, &kept, &step)?;
             }
-            Learnt::Vector(vector) => backend.update_vector(vector, gradient, &entry.kept, &step)?,
+            Learnt::Vector(vector) => backend.update_vector(vector, gradient, &kept, &step)?,
         }
         self.called.push(name);
         Ok(())
+    }
+
+    fn learn_from(
+        &mut self,
+        backend: &mut B,
+        name: TensorName,
+        factors: &Factors<'_>,
+        room: Buffer,
+    ) -> halfbyte_model::Result<()> {
+        match self.learning(name) {
+            Some((Learnt::Matrix(weight), kept, step)) if !self.careful => {
+                self.codes += (factors.dy.columns * factors.x.columns) as u64;
+                let calls = backend.learn(&weight, factors, &kept, &step, room)?;
+                self.called.extend(std::iter::repeat_n(name, calls));
+                Ok(())
+            }
+            _ => learn_in_parts(self, backend, name, factors, room),
+        }
     }
 
     /// Reads what the step did; until now nothing waited for it.

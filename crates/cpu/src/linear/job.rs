@@ -224,10 +224,9 @@ impl<'a> Job<'a> {
     }
 
     /// out[n, k] = sum_t dy[t, n] x[t, k]
-    pub(super) fn activations(cpu: &Cpu, x: Rows, exact: bool, out: Rows, added: bool) -> Result<Job<'a>> {
-        let weights = Weights::Activations(Activations::new(cpu, x, exact)?);
-        let source = Source { weights, scale: 1.0, outputs: x.columns, bias: None };
-        Ok(Job::Plain { source, out: cpu.arena.rows("linear", out)?, added })
+    pub(super) fn activations(x: Activations<'a>, out: Place<f32>) -> Job<'a> {
+        let source = Source { weights: Weights::Activations(x), scale: 1.0, outputs: x.channels, bias: None };
+        Job::Plain { source, out, added: false }
     }
 
     pub(super) fn gated(

@@ -10,7 +10,11 @@ mod job;
 mod lanes;
 pub(crate) use lanes::group;
 #[cfg(target_arch = "x86_64")]
+mod gradient_rows;
+#[cfg(target_arch = "x86_64")]
 mod tiled;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use gradient_rows::GradientRows;
 
 use halfbyte_formats::bf16;
 use halfbyte_ops::tensor::{PANEL, UNIT};
@@ -108,18 +112,18 @@ pub(crate) fn gated_gradient(
     run(cpu, Feed::Rows(dy), &[job], down.format == WeightFormat::F32)
 }
 
-/// dw[n, k] = sum_t dy[t, n] x[t, k]
+/// dw[n, k] = sum_t dy[t, first + n] x[t, k]
 pub(crate) fn weight_gradient(
     cpu: &mut Cpu,
     dy: Rows,
     x: Rows,
     exact: bool,
+    first: usize,
     dw: Rows,
-    added: bool,
 ) -> Result<()> {
-    linear::check_weight_gradient(dy, x, exact, dw)?;
-    let job = Job::activations(cpu, x, exact, dw, added)?;
-    run(cpu, Feed::Columns(dy), &[job], exact)
+    linear::check_weight_gradient(dy, x, exact, first, dw)?;
+    let job = Job::activations(Activations::new(cpu, x, exact)?, cpu.arena.rows("linear", dw)?);
+    run(cpu, Feed::Columns(dy, first, dw.rows), &[job], exact)
 }
 
 /// What the weights are multiplied with.
@@ -127,8 +131,8 @@ pub(crate) fn weight_gradient(
 enum Feed {
     /// Tokens.
     Rows(Rows),
-    /// Channels, over tokens.
-    Columns(Rows),
+    /// Channels, over tokens: from a multiple of 32 on, so many.
+    Columns(Rows, usize, usize),
 }
 
 impl Feed {
@@ -136,7 +140,7 @@ impl Feed {
     fn shape(self) -> (usize, usize) {
         match self {
             Feed::Rows(x) => (x.rows, x.columns),
-            Feed::Columns(x) => (x.columns, x.rows),
+            Feed::Columns(x, _, count) => (count, x.rows),
         }
     }
 }
@@ -180,7 +184,7 @@ fn prepare(cpu: &mut Cpu, feed: Feed, as_is: bool, scratch: Place<u8>) -> Result
                 }
             });
         }
-        Feed::Columns(x) => {
+        Feed::Columns(x, start, _) => {
             let source = Activations::new(cpu, x, as_is)?;
             // Some of them share lines of the source, and tiles.
             cpu.for_rows(rows.div_ceil(TURNED), TURNED * columns, &|block| {
@@ -189,14 +193,14 @@ fn prepare(cpu: &mut Cpu, feed: Feed, as_is: bool, scratch: Place<u8>) -> Result
                     // SAFETY: AVX-512 comes with AMX; as above.
                     let (low, high) = unsafe { (tiles.tiles_of(2 * block), tiles.tiles_of(2 * block + 1)) };
                     // SAFETY: as above.
-                    unsafe { tiled::columns(&source, block, low, high) };
+                    unsafe { tiled::columns(&source, start / TURNED + block, low, high) };
                     return;
                 }
                 for first in (block * TURNED..rows.min((block + 1) * TURNED)).step_by(PANEL) {
                     let count = PANEL.min(rows - first);
                     // SAFETY: as above.
                     let out = unsafe { lanes.slice_mut(first * padded, count * padded) };
-                    channels(isa, &source, first, count, out);
+                    channels(isa, &source, start + first, count, out);
                 }
             });
         }

@@ -26,7 +26,7 @@ const DECODED: usize = 768 * 1024;
 const LINE: usize = 64;
 
 /// Bytes of one decoded pair.
-fn pair_bytes(units: usize) -> usize {
+pub(super) fn pair_bytes(units: usize) -> usize {
     units * TILES * 2 * BYTES
 }
 
@@ -49,12 +49,38 @@ pub(super) unsafe fn chunk(
     x: *const u8,
     scratch: Place<u8>,
 ) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        decode_pairs(job, pairs.clone(), units, scratch);
+        multiply(job, pairs, units, tokens, x, scratch);
+    }
+}
+
+/// Pairs of panels as tiles, one pair after the other.
+///
+/// # Safety
+/// AVX-512 is there; `out` holds the pairs, and this thread alone uses it.
+pub(super) unsafe fn decode_pairs(job: &Job<'_>, pairs: Range<usize>, units: usize, out: Place<u8>) {
     for (i, index) in pairs.clone().enumerate() {
-        // SAFETY: the caller's scratch.
-        let out = unsafe { scratch.cast::<[Tile; 2]>().slice_mut(i * units * TILES, units * TILES) };
+        // SAFETY: by the caller's promise.
+        let out = unsafe { out.cast::<[Tile; 2]>().slice_mut(i * units * TILES, units * TILES) };
         let next = if index + 1 < pairs.end { job.panels(index + 1) } else { [None; 2] };
         decode_pair(&job.panels(index), &next, out);
     }
+}
+
+/// Pairs of panels that were decoded for all tokens.
+///
+/// # Safety
+/// As `chunk`, but that `decoded` is only read.
+pub(super) unsafe fn multiply(
+    job: &Job<'_>,
+    pairs: Range<usize>,
+    units: usize,
+    tokens: usize,
+    x: *const u8,
+    decoded: Place<u8>,
+) {
     let groups = units * TILES;
     // Tokens that are finished with each step, so that all are by the last one.
     let share = (2 * SIDE).div_ceil(groups).next_power_of_two();
@@ -66,7 +92,7 @@ pub(super) unsafe fn chunk(
             let count = (tokens - token).min(2 * SIDE);
             for (i, pair) in pairs.clone().enumerate() {
                 let mut a = x.add(token / SIDE * groups * BYTES);
-                let mut b = scratch.pointer().add(i * pair_bytes(units)).cast_const();
+                let mut b = decoded.pointer().add(i * pair_bytes(units)).cast_const();
                 session.clear();
                 for group in 0..groups {
                     match count > SIDE {

@@ -6,7 +6,7 @@
 mod avx512;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use halfbyte_formats::state::{Average, BLOCK, Tally, int8, second, weight};
 use halfbyte_ops::tensor::PANEL;
@@ -15,7 +15,7 @@ use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
 use crate::arena::Place;
 use crate::isa::for_isa;
-use crate::{Cpu, Isa, panel};
+use crate::{Cpu, Isa, panel, pool};
 
 const OP: &str = "update";
 
@@ -36,26 +36,35 @@ fn learn_vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &S
 }
 }
 
-/// Bytes of scratch: the columns' profile and the sums of groups of rows; for each thread a row's gradient,
-/// codes and scales.
+/// Bytes of scratch: the columns' profile, the sums of groups of rows and how many rows are in each; for each
+/// thread a row's gradient, codes and scales.
 pub(crate) fn scratch(rows: usize, columns: usize) -> (usize, usize) {
-    let width = update::padded(columns);
-    ((1 + rows.div_ceil(second::GROUP)) * width * 4, width * 4 + width * 4 + width / BLOCK)
+    let (width, groups) = (update::padded(columns), rows.div_ceil(second::GROUP));
+    let sums = (1 + groups) * width * 4 + groups * size_of::<usize>();
+    (sums.next_multiple_of(64), width * 4 + width * 4 + width / BLOCK)
 }
 
-/// One call, with its pointers.
-struct Task<'a> {
+/// Rows of a weight that learn, with their pointers. Rows are counted from the first of them.
+pub(crate) struct Task<'a> {
+    isa: Isa,
     of: &'a Weight,
+    step: &'a Step,
+    moving: Moving<'a>,
     memory: Place<u8>,
-    gradient: Place<f32>,
     remainder: Place<u8>,
     moment: Place<u8>,
     /// Averages of the rows, or all second moments.
     second: Place<f32>,
     /// Roots of the columns' profile.
     profile: Place<f32>,
+    /// Sums of the columns' squares, group by group.
+    sums: Place<f32>,
+    /// Rows that are in the sums of each group.
+    summed: Place<usize>,
     first: usize,
+    rows: usize,
     width: usize,
+    counts: [AtomicU64; 5],
 }
 
 pub(crate) fn weight(
@@ -67,231 +76,285 @@ pub(crate) fn weight(
     step: &Step,
 ) -> Result<Tally> {
     update::check_shapes(of, first, gradient, kept, &step.recipe)?;
-    let (rows, width, full) = (gradient.rows, update::padded(of.columns), step.recipe.full_second);
-    let (isa, scratch) = (cpu.isa, cpu.scratch(scratch(rows, of.columns), OP)?);
-    let profile = scratch.shared.cast::<f32>();
-    let task = Task {
-        of,
-        memory: cpu.arena.place(OP, of.buffer)?,
-        gradient: cpu.arena.rows(OP, gradient)?,
-        remainder: cpu.arena.place(OP, kept.remainder)?,
-        moment: cpu.arena.place(OP, kept.moment)?,
-        second: cpu.arena.place(OP, kept.second)?,
-        profile,
-        first,
-        width,
-    };
-    // SAFETY: behind the rows' averages lie the columns', and their sums; nobody else is at work yet.
-    let (columns, total) =
-        unsafe { (task.second.pointer().add(of.rows), task.second.pointer().add(of.rows + width)) };
-    let (columns, total) = (Place(columns), Place(total));
-    if !full {
+    let (rows, columns) = (gradient.rows, of.columns);
+    let scratch = cpu.scratch(scratch(rows, columns), OP)?;
+    let gradient = cpu.arena.rows(OP, gradient)?;
+    let task = Task::new(cpu, (of, first, rows), kept, step, scratch.shared)?;
+    cpu.pool.run(rows.div_ceil(second::GROUP), &|group, thread| {
+        let first = group * second::GROUP;
+        // SAFETY: a row is learnt by one thread, whose scratch this is; the gradient is only read.
+        unsafe {
+            let gradient = Place(gradient.pointer().add(first * columns));
+            task.learn(first..rows.min(first + second::GROUP), gradient, scratch.of_thread(thread));
+        }
+    });
+    Ok(task.end(cpu))
+}
+
+impl<'a> Task<'a> {
+    /// So many rows from `first` on; `place` has room for what they share. Shapes have been checked.
+    pub(crate) fn new(
+        cpu: &Cpu,
+        (of, first, rows): (&'a Weight, usize, usize),
+        kept: &Kept,
+        step: &'a Step,
+        place: Place<u8>,
+    ) -> Result<Task<'a>> {
+        let (width, groups) = (update::padded(of.columns), rows.div_ceil(second::GROUP));
+        let profile = place.cast::<f32>();
+        // SAFETY: `scratch` counts a profile, then sums of each group, then a number for each.
+        let sums = Place(unsafe { profile.pointer().add(width) });
         // SAFETY: as above.
-        unsafe { second::profile(columns.slice(0, width), of.columns, profile.slice_mut(0, width)) };
+        let summed = Place(unsafe { sums.pointer().add(groups * width) }).cast::<usize>();
+        let task = Task {
+            isa: cpu.isa,
+            of,
+            step,
+            moving: Moving::new(step),
+            memory: cpu.arena.place(OP, of.buffer)?,
+            remainder: cpu.arena.place(OP, kept.remainder)?,
+            moment: cpu.arena.place(OP, kept.moment)?,
+            second: cpu.arena.place(OP, kept.second)?,
+            profile,
+            sums,
+            summed,
+            first,
+            rows,
+            width,
+            counts: [const { AtomicU64::new(0) }; 5],
+        };
+        // SAFETY: nobody else is at work yet.
+        unsafe {
+            summed.slice_mut(0, groups).fill(0);
+            if !step.recipe.full_second {
+                let columns = task.columns().0.slice(0, width);
+                second::profile(columns, of.columns, profile.slice_mut(0, width));
+            }
+        }
+        Ok(task)
     }
-    let moving = Moving::new(step);
-    let counts = [const { AtomicU64::new(0) }; 5];
-    let groups = rows.div_ceil(second::GROUP);
-    // SAFETY: scratch has a place for each group.
-    let sums = Place(unsafe { profile.pointer().add(width) });
-    cpu.pool.run(groups, &|group, thread| {
-        let scratch = scratch.of_thread(thread);
+
+    /// The columns' averages, and their sums of this step: behind the averages of the rows.
+    fn columns(&self) -> (Place<f32>, Place<f32>) {
+        // SAFETY: `update::check_shapes` has counted them.
+        let behind = |rows| Place(unsafe { self.second.pointer().add(rows) });
+        (behind(self.of.rows), behind(self.of.rows + self.width))
+    }
+
+    /// Rows learn, from the first of a panel on. Their gradients lie together from `gradient` on.
+    ///
+    /// # Safety
+    /// Every row is learnt once, this one by this thread alone, whose scratch that is; who learns the rows before
+    /// does it in an earlier chunk of the same work. Nobody writes the gradient.
+    pub(crate) unsafe fn learn(&self, rows: Range<usize>, gradient: Place<f32>, scratch: Place<u8>) {
         let mut tally = Tally::default();
-        // SAFETY: a group has its own sums.
-        let sums = unsafe { sums.slice_mut(group * width, if full { 0 } else { width }) };
-        sums.fill(0.0);
-        for first in (group * second::GROUP..rows.min((group + 1) * second::GROUP)).step_by(PANEL) {
-            let rows = first..rows.min(first + PANEL);
-            // SAFETY: a row is learnt by one thread; scratch is this thread's.
-            unsafe {
-                follow(isa, &task, rows.clone(), step, sums, scratch);
-                tally.add(panel_rows(isa, &task, rows, (step, &moving), scratch));
+        // The sums of a group grow row by row. Whose rows begin inside a group waits for the group's first ones,
+        // so those who have them begin with them.
+        let last = rows.start.max(rows.end.saturating_sub(1) / second::GROUP * second::GROUP);
+        for part in [last..rows.end, rows.start..last] {
+            for first in part.clone().step_by(PANEL) {
+                let panel = first..part.end.min(first + PANEL);
+                // SAFETY: by the caller's promise.
+                unsafe {
+                    let gradient = Place(gradient.pointer().add((first - rows.start) * self.of.columns));
+                    self.follow(panel.clone(), gradient, scratch);
+                    tally.add(self.panel_rows(panel, gradient, scratch));
+                }
             }
         }
         let parts = [tally.changed, tally.rescaled, tally.saturated, tally.refused, tally.squares];
-        for (count, part) in counts.iter().zip(parts) {
+        for (count, part) in self.counts.iter().zip(parts) {
             count.fetch_add(part, Ordering::Relaxed);
         }
-    });
-    if !full {
-        cpu.for_stripes(groups, width, &|from, count| {
-            // SAFETY: sums are only read; a stripe of averages and totals is written by one chunk.
-            unsafe {
-                let total = total.slice_mut(from, count);
-                if first == 0 {
-                    total.fill(0.0);
+    }
+
+    /// All rows have learnt: the columns' sums grow, and behind the last rows of all their averages follow.
+    pub(crate) fn end(self, cpu: &mut Cpu) -> Tally {
+        let (width, first, rows) = (self.width, self.first, self.of.rows);
+        if !self.step.recipe.full_second {
+            let (columns, total) = self.columns();
+            let groups = self.rows.div_ceil(second::GROUP);
+            cpu.for_stripes(groups, width, &|from, count| {
+                // SAFETY: sums are only read; a stripe of averages and totals is written by one chunk.
+                unsafe {
+                    let total = total.slice_mut(from, count);
+                    if first == 0 {
+                        total.fill(0.0);
+                    }
+                    for group in 0..groups {
+                        second::add_sums(total, self.sums.slice(group * width + from, count));
+                    }
+                    if first + self.rows == rows {
+                        second::follow(columns.slice_mut(from, count), total, rows, self.step.average);
+                    }
                 }
-                for group in 0..groups {
-                    second::add_sums(total, sums.slice(group * width + from, count));
-                }
-                if first + rows == of.rows {
-                    second::follow(columns.slice_mut(from, count), total, of.rows, step.average);
+            });
+        }
+        let [changed, rescaled, saturated, refused, squares] = self.counts.map(AtomicU64::into_inner);
+        Tally { changed, rescaled, saturated, refused, squares }
+    }
+
+    /// Lets the second moments of a panel's rows follow the gradient, which is near from then on; the sums of
+    /// the columns grow by its squares.
+    ///
+    /// # Safety
+    /// As `learn`.
+    unsafe fn follow(&self, rows: Range<usize>, gradient: Place<f32>, scratch: Place<u8>) {
+        let (isa, step, columns) = (self.isa, self.step, self.of.columns);
+        if step.recipe.full_second {
+            for (at, index) in rows.enumerate() {
+                // SAFETY: by the caller's promise.
+                unsafe {
+                    let g = self.padded_row(gradient, at, scratch);
+                    let second = self.second.slice_mut((self.first + index) * self.width, self.width);
+                    follow_squares(isa, second, g, step.average);
                 }
             }
-        });
-    }
-    let [changed, rescaled, saturated, refused, squares] = counts.map(AtomicU64::into_inner);
-    Ok(Tally { changed, rescaled, saturated, refused, squares })
-}
-
-/// Lets the second moments of a panel's rows follow the gradient, which is near from then on; `sums` of the
-/// columns grow by its squares.
-///
-/// # Safety
-/// This thread alone touches the rows and `scratch`.
-unsafe fn follow(
-    isa: Isa,
-    task: &Task<'_>,
-    rows: Range<usize>,
-    step: &Step,
-    sums: &mut [f32],
-    scratch: Place<u8>,
-) {
-    let columns = task.of.columns;
-    #[cfg(target_arch = "x86_64")]
-    if isa >= Isa::Avx512 && rows.len() == PANEL && avx512::fits(task.of, &step.recipe) {
-        // SAFETY: this machine has the set (`Cpu::new`); the rest is the caller's promise.
-        unsafe {
-            let squares = avx512::add_squares(&panel_of(task, rows.start, step), sums);
-            let averages = task.second.slice_mut(task.first + rows.start, PANEL);
-            second::follow(averages, &squares, columns, step.average);
+            return;
         }
-        return;
-    }
-    for index in rows {
-        let number = task.first + index;
-        // SAFETY: by the caller's promise.
-        unsafe {
-            let g = padded_row(task, index, columns, scratch);
-            if step.recipe.full_second {
-                follow_squares(isa, task.second.slice_mut(number * task.width, task.width), g, step.average);
-            } else {
-                let old = &mut task.second.slice_mut(number, 1)[0];
-                *old = second::follow_one(*old, add_squares(isa, g, sums), columns, step.average);
-            }
-        }
-    }
-}
-
-/// A row of the gradient in whole blocks: as it lies, or padded with zeros in the thread's scratch.
-///
-/// # Safety
-/// The gradient is only read, and `scratch` is this thread's.
-unsafe fn padded_row<'a>(task: &Task<'_>, index: usize, columns: usize, scratch: Place<u8>) -> &'a [f32] {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let g = task.gradient.slice(index * columns, columns);
-        if columns == task.width {
-            return g;
-        }
-        let padded = scratch.cast::<f32>().slice_mut(0, task.width);
-        padded[..columns].copy_from_slice(g);
-        padded[columns..].fill(0.0);
-        padded
-    }
-}
-
-/// Rows of one panel learn.
-///
-/// # Safety
-/// This thread alone touches the rows and `scratch`.
-unsafe fn panel_rows(
-    isa: Isa,
-    task: &Task<'_>,
-    rows: Range<usize>,
-    (step, moving): (&Step, &Moving<'_>),
-    scratch: Place<u8>,
-) -> Tally {
-    #[cfg(target_arch = "x86_64")]
-    if isa >= Isa::Avx512 && rows.len() == PANEL && avx512::fits(task.of, &step.recipe) {
-        // SAFETY: this machine has the set (`Cpu::new`); the rest is the caller's promise.
-        return unsafe { avx512::learn(task.of.format, &panel_of(task, rows.start, step), moving) };
-    }
-    let mut tally = Tally::default();
-    for index in rows {
-        // SAFETY: by the caller's promise.
-        tally.add(unsafe { row(isa, task, index, (step, moving), scratch) });
-    }
-    tally
-}
-
-/// A whole panel, from row `index` of the gradient on.
-///
-/// # Safety
-/// The rows are there.
-#[cfg(target_arch = "x86_64")]
-unsafe fn panel_of(task: &Task<'_>, index: usize, step: &Step) -> avx512::Panel {
-    let (of, width, number) = (task.of, task.width, task.first + index);
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let units = number / PANEL * (width / halfbyte_ops::tensor::UNIT);
-        avx512::Panel {
-            weights: task.memory.pointer().add(panel::HEADER + units * of.format.unit_bytes()),
-            global: panel::scale(of, task.memory.slice(0, panel::HEADER)),
-            gradient: task.gradient.pointer().add(index * width),
-            remainders: task.remainder.pointer().add(step.recipe.remainder_bytes(of.format, number, width)),
-            moments: task.moment.pointer().add(step.recipe.moment_bytes(number, width)),
-            rows: *task.second.slice(number, PANEL).as_array().expect("sixteen rows"),
-            profile: task.profile.pointer().cast_const(),
-            first: (number * width) as u64,
-            width,
-        }
-    }
-}
-
-/// # Safety
-/// This thread alone touches the row and `scratch`.
-unsafe fn row(
-    isa: Isa,
-    task: &Task<'_>,
-    index: usize,
-    (step, moving): (&Step, &Moving<'_>),
-    scratch: Place<u8>,
-) -> Tally {
-    let (of, width, columns) = (task.of, task.width, task.of.columns);
-    let (number, blocks) = (task.first + index, width / BLOCK);
-    let remainder = step.recipe.remainder_bytes(of.format, 1, columns);
-    let moment = step.recipe.moment_bytes(1, columns);
-    // SAFETY: parts of this row, and of this thread's scratch.
-    unsafe {
-        let memory = task.memory.slice(0, of.buffer.bytes);
-        let g = padded_row(task, index, columns, scratch);
-        let rest = Place(scratch.pointer().add(width * 4));
-        let codes = rest.slice_mut(0, width * 4);
-        let scales = Place(rest.pointer().add(width * 4)).slice_mut(0, blocks);
-        let remainders = task.remainder.slice_mut(number * remainder, remainder);
-        let moments = task.moment.slice_mut(number * moment, moment);
-        let second = match step.recipe.full_second {
-            true => RowSecond::Full(task.second.slice(number * width, width)),
-            false => RowSecond::Factored(task.second.slice(number, 1)[0], task.profile.slice(0, width)),
+        let (group, before) = (rows.start / second::GROUP, rows.start % second::GROUP);
+        // SAFETY: a number of each group; a group's sums are touched by one thread at a time, as follows.
+        let (summed, sums) = unsafe {
+            let summed = AtomicUsize::from_ptr(self.summed.pointer().add(group));
+            (summed, self.sums.slice_mut(group * self.width, self.width))
         };
-        let first = (number * width) as u64;
-        match of.format {
-            WeightFormat::Nvfp4 => {
-                let codes = &mut codes[..width / 2];
-                panel::take_row(of, memory, number, codes, scales);
-                let global = panel::scale(of, memory);
-                let weights = RowWeights::Nvfp4(weight::Row { codes, scales, remainders }, global);
-                let tally = learn(isa, weights, moments, second, g, first, moving);
-                panel::put_row(of, task.memory, number, codes, scales);
-                tally
+        pool::wait(|| summed.load(Ordering::Acquire) == before);
+        if before == 0 {
+            sums.fill(0.0);
+        }
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let averages = self.second.slice_mut(self.first + rows.start, rows.len());
+            #[cfg(target_arch = "x86_64")]
+            if self.together(&rows) {
+                let squares = avx512::add_squares(&self.panel(rows.start, gradient), sums);
+                summed.store(before + PANEL, Ordering::Release);
+                return second::follow(averages, &squares, columns, step.average);
             }
-            WeightFormat::Int8 => {
-                let codes = &mut codes[..width];
-                panel::take_row(of, memory, number, codes, scales);
-                let signed = Place(codes.as_mut_ptr().cast::<i8>()).slice_mut(0, width);
-                let weights = RowWeights::Int8(int8::Row { codes: signed, scales, remainders });
-                let tally = learn(isa, weights, moments, second, g, first, moving);
-                panel::put_row(of, task.memory, number, codes, scales);
-                tally
+            for (at, average) in averages.iter_mut().enumerate() {
+                let g = self.padded_row(gradient, at, scratch);
+                *average = second::follow_one(*average, add_squares(isa, g, sums), columns, step.average);
             }
-            WeightFormat::F32 | WeightFormat::Bf16 => {
-                let values = rest.cast::<f32>().slice_mut(0, width);
-                values.fill(0.0);
-                panel::read_row(of, memory, number, &mut values[..columns]);
-                let tally = learn(isa, RowWeights::F32(values), moments, second, g, first, moving);
-                panel::put_values(of, task.memory, number, &values[..columns]);
-                tally
+        }
+        summed.store(before + rows.len(), Ordering::Release);
+    }
+
+    /// Whether the rows of a panel learn together.
+    #[cfg(target_arch = "x86_64")]
+    fn together(&self, rows: &Range<usize>) -> bool {
+        self.isa >= Isa::Avx512 && rows.len() == PANEL && avx512::fits(self.of, &self.step.recipe)
+    }
+
+    /// A row of a panel's gradient in whole blocks: as it lies, or padded with zeros in the thread's scratch.
+    ///
+    /// # Safety
+    /// The gradient is only read, and `scratch` is this thread's.
+    unsafe fn padded_row<'g>(&self, gradient: Place<f32>, at: usize, scratch: Place<u8>) -> &'g [f32] {
+        let columns = self.of.columns;
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let g = gradient.slice(at * columns, columns);
+            if columns == self.width {
+                return g;
+            }
+            let padded = scratch.cast::<f32>().slice_mut(0, self.width);
+            padded[..columns].copy_from_slice(g);
+            padded[columns..].fill(0.0);
+            padded
+        }
+    }
+
+    /// Rows of one panel learn.
+    ///
+    /// # Safety
+    /// As `learn`.
+    unsafe fn panel_rows(&self, rows: Range<usize>, gradient: Place<f32>, scratch: Place<u8>) -> Tally {
+        #[cfg(target_arch = "x86_64")]
+        if self.together(&rows) {
+            // SAFETY: this machine has the set (`Cpu::new`); the rest is the caller's promise.
+            return unsafe { avx512::learn(self.of.format, &self.panel(rows.start, gradient), &self.moving) };
+        }
+        let mut tally = Tally::default();
+        for (at, index) in rows.enumerate() {
+            // SAFETY: by the caller's promise.
+            tally.add(unsafe { self.row(index, self.padded_row(gradient, at, scratch), scratch) });
+        }
+        tally
+    }
+
+    /// A whole panel from row `index` on.
+    ///
+    /// # Safety
+    /// The rows are there.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn panel(&self, index: usize, gradient: Place<f32>) -> avx512::Panel {
+        let (of, width, number, recipe) = (self.of, self.width, self.first + index, &self.step.recipe);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let units = number / PANEL * (width / halfbyte_ops::tensor::UNIT);
+            avx512::Panel {
+                weights: self.memory.pointer().add(panel::HEADER + units * of.format.unit_bytes()),
+                global: panel::scale(of, self.memory.slice(0, panel::HEADER)),
+                gradient: gradient.pointer().cast_const(),
+                remainders: self.remainder.pointer().add(recipe.remainder_bytes(of.format, number, width)),
+                moments: self.moment.pointer().add(recipe.moment_bytes(number, width)),
+                rows: *self.second.slice(number, PANEL).as_array().expect("sixteen rows"),
+                profile: self.profile.pointer().cast_const(),
+                first: (number * width) as u64,
+                width,
+            }
+        }
+    }
+
+    /// One row, whose gradient is whole blocks.
+    ///
+    /// # Safety
+    /// As `learn`.
+    unsafe fn row(&self, index: usize, g: &[f32], scratch: Place<u8>) -> Tally {
+        let (isa, of, width, columns) = (self.isa, self.of, self.width, self.of.columns);
+        let (number, blocks, recipe) = (self.first + index, width / BLOCK, &self.step.recipe);
+        let remainder = recipe.remainder_bytes(of.format, 1, columns);
+        let moment = recipe.moment_bytes(1, columns);
+        // SAFETY: parts of this row, and of this thread's scratch.
+        unsafe {
+            let memory = self.memory.slice(0, of.buffer.bytes);
+            let rest = Place(scratch.pointer().add(width * 4));
+            let codes = rest.slice_mut(0, width * 4);
+            let scales = Place(rest.pointer().add(width * 4)).slice_mut(0, blocks);
+            let remainders = self.remainder.slice_mut(number * remainder, remainder);
+            let moments = self.moment.slice_mut(number * moment, moment);
+            let second = match recipe.full_second {
+                true => RowSecond::Full(self.second.slice(number * width, width)),
+                false => RowSecond::Factored(self.second.slice(number, 1)[0], self.profile.slice(0, width)),
+            };
+            let first = (number * width) as u64;
+            match of.format {
+                WeightFormat::Nvfp4 => {
+                    let codes = &mut codes[..width / 2];
+                    panel::take_row(of, memory, number, codes, scales);
+                    let global = panel::scale(of, memory);
+                    let weights = RowWeights::Nvfp4(weight::Row { codes, scales, remainders }, global);
+                    let tally = learn(isa, weights, moments, second, g, first, &self.moving);
+                    panel::put_row(of, self.memory, number, codes, scales);
+                    tally
+                }
+                WeightFormat::Int8 => {
+                    let codes = &mut codes[..width];
+                    panel::take_row(of, memory, number, codes, scales);
+                    let signed = Place(codes.as_mut_ptr().cast::<i8>()).slice_mut(0, width);
+                    let weights = RowWeights::Int8(int8::Row { codes: signed, scales, remainders });
+                    let tally = learn(isa, weights, moments, second, g, first, &self.moving);
+                    panel::put_row(of, self.memory, number, codes, scales);
+                    tally
+                }
+                WeightFormat::F32 | WeightFormat::Bf16 => {
+                    let values = rest.cast::<f32>().slice_mut(0, width);
+                    values.fill(0.0);
+                    panel::read_row(of, memory, number, &mut values[..columns]);
+                    let tally = learn(isa, RowWeights::F32(values), moments, second, g, first, &self.moving);
+                    panel::put_values(of, self.memory, number, &values[..columns]);
+                    tally
+                }
             }
         }
     }

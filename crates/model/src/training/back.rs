@@ -2,6 +2,7 @@
 //! gradient of what leaves the layer becomes the gradient of what entered it, in one buffer.
 
 use halfbyte_checkpoint::{LayerTensor, TensorName};
+use halfbyte_ops::learn::Factors;
 use halfbyte_ops::{Backend, HeadsGradient, Matrix, Rows, Vector, WeightFormat};
 use halfbyte_plan::Value;
 
@@ -181,22 +182,27 @@ impl<B: Backend> Training<B> {
         self.backend.clear(gradient)?;
         let d_gain = Vector { buffer: gradient.buffer, len: gain.len };
         self.backend.rms_norm_gradient(x, gain, eps, dy, dx, d_gain)?;
-        learner.learn(&mut self.backend, name, 0, gradient)
+        match learner.wants(name) {
+            true => learner.learn(&mut self.backend, name, 0, gradient),
+            false => Ok(()),
+        }
     }
 
     /// Gradients of a matrix and its bias. The input's gradient has been computed before.
     fn hand_out(&mut self, index: usize, used: &Used, learner: &mut dyn Learner<B>) -> Result<()> {
-        let weight = &used.matrix.weight;
-        let gradient = self.rows(Value::Gradient, weight.rows, weight.columns);
-        let exact = weight.format == WeightFormat::F32;
-        self.backend.linear_weight_gradient(used.dy, used.x, exact, gradient, false)?;
-        learner.learn(&mut self.backend, TensorName::Layer(index, used.weight), 0, gradient)?;
-        if let Some(bias) = used.matrix.bias {
-            let gradient = self.rows(Value::Gradient, 1, bias.len);
+        let [weight, bias] = [used.weight, used.bias].map(|tensor| TensorName::Layer(index, tensor));
+        if learner.wants(weight) {
+            let exact = used.matrix.weight.format == WeightFormat::F32;
+            let factors = Factors { first: 0, dy: used.dy, x: used.x, exact, embedded: None };
+            let room = self.buffer(Value::Gradient);
+            learner.learn_from(&mut self.backend, weight, &factors, room)?;
+        }
+        if let Some(vector) = used.matrix.bias.filter(|_| learner.wants(bias)) {
+            let gradient = self.rows(Value::Gradient, 1, vector.len);
             self.backend.clear(gradient)?;
-            let d_bias = Vector { buffer: gradient.buffer, len: bias.len };
+            let d_bias = Vector { buffer: gradient.buffer, len: vector.len };
             self.backend.bias_gradient(used.dy_wide, d_bias)?;
-            learner.learn(&mut self.backend, TensorName::Layer(index, used.bias), 0, gradient)?;
+            learner.learn(&mut self.backend, bias, 0, gradient)?;
         }
         Ok(())
     }

@@ -2,8 +2,9 @@
 //!
 //! The way there is the decoder's own, for several samples at once; each layer's input is kept.
 //! On the way back a layer is computed again with everything stored, then its gradients are
-//! handed out one tensor at a time, in one buffer: who takes them may change the weight at once,
-//! because everything that needs the old weight has been computed by then. Where the plan has
+//! handed out one tensor at a time, those of matrices as the two factors that they are made of: who
+//! takes them may change the weight at once, because everything that needs the old weight has been
+//! computed by then. Where the plan has
 //! room for the values of all layers, nothing is computed again.
 
 mod back;
@@ -13,6 +14,7 @@ mod vocabulary;
 pub use import::import;
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
+use halfbyte_ops::learn::Factors;
 use halfbyte_ops::{Backend, Buffer, Rows, Vector, Weight, loss};
 use halfbyte_plan::{Name, Plan, Recompute, Stage, TrainingSettings, Value};
 
@@ -52,14 +54,45 @@ pub enum Learnt {
 
 /// Takes gradients as they become known.
 pub trait Learner<B: Backend> {
+    /// Whether a tensor learns: a gradient that nobody wants is not handed out, and that of a matrix not computed.
+    fn wants(&self, _name: TensorName) -> bool {
+        true
+    }
+
     /// `gradient` are rows `first..` of the tensor's gradient (a vector is one row); the buffer is
     /// used again afterwards. The tensor may be changed now.
     fn learn(&mut self, backend: &mut B, name: TensorName, first: usize, gradient: Rows) -> Result<()>;
+
+    /// The same for a gradient that is still to be made; `room` is for as many of its rows as exist at a time.
+    fn learn_from(
+        &mut self,
+        backend: &mut B,
+        name: TensorName,
+        factors: &Factors<'_>,
+        room: Buffer,
+    ) -> Result<()> {
+        learn_in_parts(self, backend, name, factors, room)
+    }
 
     /// Every gradient of the batch has been given.
     fn end(&mut self, _backend: &mut B) -> Result<()> {
         Ok(())
     }
+}
+
+/// Makes a gradient part by part; `learner` takes each.
+pub fn learn_in_parts<B: Backend>(
+    learner: &mut (impl Learner<B> + ?Sized),
+    backend: &mut B,
+    name: TensorName,
+    factors: &Factors<'_>,
+    room: Buffer,
+) -> Result<()> {
+    for rows in factors.parts(room)? {
+        let gradient = factors.gradient(backend, rows.clone(), room)?;
+        learner.learn(backend, name, factors.first + rows.start, gradient)?;
+    }
+    Ok(())
 }
 
 /// The decoder as training sees it.
@@ -300,9 +333,13 @@ impl<B: Backend> Training<B> {
         }
     }
 
-    fn rows(&self, value: Value, rows: usize, columns: usize) -> Rows {
+    fn buffer(&self, value: Value) -> Buffer {
         let found = self.buffers.iter().find(|(name, _)| *name == value);
-        Rows::new(found.map_or(Buffer::default(), |(_, buffer)| *buffer), rows, columns)
+        found.map_or(Buffer::default(), |(_, buffer)| *buffer)
+    }
+
+    fn rows(&self, value: Value, rows: usize, columns: usize) -> Rows {
+        Rows::new(self.buffer(value), rows, columns)
     }
 
     /// A value of a layer: its own where all are kept, else the one that layers share.

@@ -5,6 +5,7 @@
 //! embedding's share is known too. So no gradient of a whole table ever exists.
 
 use halfbyte_checkpoint::TensorName;
+use halfbyte_ops::learn::Factors;
 use halfbyte_ops::{Backend, Matrix, Product, Rows, Weight, WeightFormat, loss};
 use halfbyte_plan::Value;
 
@@ -57,11 +58,10 @@ impl<B: Backend> Training<B> {
             let logits = self.logit_gradients(first, normed, batch)?;
             let chunk = self.chunk(self.head, first)?;
             self.backend.linear_input_gradient(logits, &chunk, d_normed, first > 0)?;
-            if !self.architecture.tied {
-                let gradient = self.rows(Value::Gradient, chunk.rows, chunk.columns);
-                let exact = chunk.format == WeightFormat::F32;
-                self.backend.linear_weight_gradient(logits, normed, exact, gradient, false)?;
-                learner.learn(&mut self.backend, TensorName::Head, first, gradient)?;
+            if !self.architecture.tied && learner.wants(TensorName::Head) {
+                let factors = self.head_factors(first, logits, normed);
+                let room = self.buffer(Value::Gradient);
+                learner.learn_from(&mut self.backend, TensorName::Head, &factors, room)?;
             }
         }
         let d_residual = self.rows(Value::DResidual, tokens, normed.columns);
@@ -72,23 +72,33 @@ impl<B: Backend> Training<B> {
 
     /// The embedding learns, together with the head where they are one table.
     pub(super) fn tables_back(&mut self, batch: &Batch, learner: &mut dyn Learner<B>) -> Result<()> {
+        if !learner.wants(TensorName::Embedding) {
+            return Ok(());
+        }
         let tokens = batch.tokens.len();
         let normed = self.final_normed(tokens);
         let d_residual = self.rows(Value::DResidual, tokens, normed.columns);
         for first in (0..self.embedding.rows).step_by(self.words) {
-            let rows = self.words.min(self.embedding.rows - first);
-            let gradient = self.rows(Value::Gradient, rows, self.embedding.columns);
             if self.architecture.tied {
                 let logits = self.logit_gradients(first, normed, batch)?;
-                let exact = self.head.format == WeightFormat::F32;
-                self.backend.linear_weight_gradient(logits, normed, exact, gradient, false)?;
-            } else {
-                self.backend.clear(gradient)?;
+                let embedded = Some((&batch.tokens[..], d_residual));
+                let factors = Factors { embedded, ..self.head_factors(first, logits, normed) };
+                let room = self.buffer(Value::Gradient);
+                learner.learn_from(&mut self.backend, TensorName::Embedding, &factors, room)?;
+                continue;
             }
+            let rows = self.words.min(self.embedding.rows - first);
+            let gradient = self.rows(Value::Gradient, rows, self.embedding.columns);
+            self.backend.clear(gradient)?;
             self.backend.embed_gradient(&batch.tokens, first, d_residual, gradient)?;
             learner.learn(&mut self.backend, TensorName::Embedding, first, gradient)?;
         }
         Ok(())
+    }
+
+    /// What the head's gradient is made of, from word `first` on.
+    fn head_factors(&self, first: usize, dy: Rows, x: Rows) -> Factors<'static> {
+        Factors { first, dy, x, exact: self.head.format == WeightFormat::F32, embedded: None }
     }
 
     fn final_normed(&self, tokens: usize) -> Rows {

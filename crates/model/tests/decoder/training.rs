@@ -134,6 +134,29 @@ fn batch(reference: &serde_json::Value) -> Batch {
     batch
 }
 
+/// Learns nothing.
+struct Nobody;
+
+impl Learner<Cpu> for Nobody {
+    fn wants(&self, _: TensorName) -> bool {
+        false
+    }
+
+    fn learn(&mut self, _: &mut Cpu, name: TensorName, _: usize, _: Rows) -> Result<()> {
+        panic!("{name} was handed out")
+    }
+}
+
+#[test]
+fn what_nobody_wants_is_not_handed_out() {
+    for kind in ["qwen3", "qwen2.5", "llama"] {
+        let reference = golden(&format!("tiny-{kind}.json"));
+        let toy = Toy::new(&reference["config"]);
+        let (mut model, _) = open(&toy, Way::exact(Isa::detect()), 96, 48);
+        assert!(model.step(&batch(&reference), &mut Nobody).unwrap().is_finite());
+    }
+}
+
 #[test]
 fn gradients_and_loss_equal_those_of_torch() {
     for kind in ["qwen3", "qwen2.5", "llama"] {

@@ -47,7 +47,7 @@ fn linear<B: Backend>(
     let dw = bench.output(outputs, inputs);
     let by_weight = slopes(&held, |w| dot(&forward(&x64, w, &bias64), &weights));
     for exact in [format == WeightFormat::F32, true] {
-        bench.backend.linear_weight_gradient(dy_rows, x_rows, exact, dw, false).unwrap();
+        bench.backend.linear_weight_gradient(dy_rows, x_rows, exact, 0, dw).unwrap();
         judge(&bench.read(dw), &by_weight, EXACT, &format!("{what}, weight"));
     }
     let db = bench.vector(&vec![0.0; outputs]);

@@ -154,7 +154,7 @@ impl Size<'_> {
             RecomputeArg::None => format!("{tokens}; those of all layers are kept"),
         };
         table.line("activations", group(Group::Activations), activations);
-        let scratch = format!("{}; gradient of one tensor, {}", place.describe(), bytes(gradient));
+        let scratch = format!("{}; gradients, {} at a time", place.describe(), bytes(gradient));
         table.line("scratch", group(Group::Scratch), scratch);
         let words = WORDS.min(self.architecture.vocab_size);
         let words = format!("{words} of {} words at a time", self.architecture.vocab_size);
