@@ -54,5 +54,9 @@ pub(crate) fn forward(
     ];
     let kinds = if keep.is_some() { 2 } else { 1 };
     let all = turns.rows * (count(queries) + kinds * count(keys));
-    cuda.launch(kernel, Grid::each(all * 16, THREADS), arguments)
+    cuda.launch_chained(kernel, Grid::each(all * 16, THREADS), arguments)?;
+    if keep.is_some() {
+        cuda.keeps(cache, start);
+    }
+    Ok(())
 }
