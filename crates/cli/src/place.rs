@@ -238,7 +238,7 @@ impl Place {
     pub(crate) fn chunk(&self) -> usize {
         match self {
             Place::Cpu { .. } => 512,
-            Place::Cuda(_) => 4096,
+            Place::Cuda(_) => 8192,
         }
     }
 

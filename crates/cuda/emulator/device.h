@@ -48,8 +48,10 @@ constexpr int SLOT = 32;
 void wait_for_block();
 // Gives the slots of all 32, once all have come.
 const unsigned char *wait_for_warp(Together what, const void *mine, int bytes);
-void copy_later(void *to, const void *from, bool there);
-void copy_now();
+void copy_later(void *to, const void *from, int bytes, bool there);
+void end_group();
+// All but the last groups.
+void copy_now(unsigned but_groups);
 
 // ---- kernels by name ----
 
@@ -164,6 +166,10 @@ static inline unsigned multiply_pairs(unsigned a, unsigned b) {
     return pair_of(of_bf16(a & 0xffff) * of_bf16(b & 0xffff), of_bf16(a >> 16) * of_bf16(b >> 16));
 }
 
+static inline unsigned add_pairs(unsigned a, unsigned b) {
+    return pair_of(of_bf16(a & 0xffff) + of_bf16(b & 0xffff), of_bf16(a >> 16) + of_bf16(b >> 16));
+}
+
 static inline float quick_exp2(float x) { return exp2f(x); }
 
 // Which thread has a value of a tile, and where: rows 8 apart and columns 8 apart are other words.
@@ -207,5 +213,8 @@ static inline void load_tiles(unsigned (&r)[4], const void *row) { load_four(Tog
 static inline void load_tiles_transposed(unsigned (&r)[4], const void *row) {
     load_four(Together::LoadTransposed, r, row);
 }
-static inline void start_copy(void *to, const void *from, bool there) { copy_later(to, from, there); }
-static inline void wait_for_copies() { copy_now(); }
+static inline void start_copy(void *to, const void *from, bool there) { copy_later(to, from, 16, there); }
+static inline void start_small_copy(void *to, const void *from, bool there) { copy_later(to, from, 4, there); }
+static inline void end_copies() { end_group(); }
+template <int COUNT> void wait_for_copies_but() { copy_now(COUNT); }
+static inline void wait_for_copies() { end_group(), copy_now(0); }

@@ -104,4 +104,16 @@ int cuLaunchKernel(void *function, unsigned blocks_x, unsigned blocks_y, unsigne
     return 0;
 }
 
+// As in sys.rs, whose attributes change nothing here: kernels run one after the other.
+struct LaunchSettings {
+    unsigned blocks[3], threads[3], shared;
+    void *stream, *attributes;
+    unsigned count;
+};
+
+int cuLaunchKernelEx(const LaunchSettings *of, void *function, void **arguments, void **extra) {
+    return cuLaunchKernel(function, of->blocks[0], of->blocks[1], of->blocks[2], of->threads[0], of->threads[1],
+                          of->threads[2], of->shared, of->stream, arguments, extra);
+}
+
 } // extern "C"

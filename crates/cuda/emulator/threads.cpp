@@ -17,6 +17,8 @@ enum State { Ready, AtBlock, AtWarp, Done };
 
 struct Copy {
     void *to;
+    int count;
+    unsigned group;
     unsigned char bytes[16];
 };
 
@@ -25,7 +27,7 @@ struct Thread {
     jmp_buf place;
     State state;
     Together what;
-    unsigned waits;
+    unsigned waits, groups;
     std::vector<Copy> copies;
 };
 
@@ -107,16 +109,22 @@ const unsigned char *wait_for_warp(Together what, const void *mine, int bytes) {
     return slots[turn][first];
 }
 
-void copy_later(void *to, const void *from, bool there) {
-    if ((size_t)to % 16 != 0 || (there && (size_t)from % 16 != 0)) fail("a copy begins at no multiple of 16");
-    Copy copy = {to, {}};
-    if (there) memcpy(copy.bytes, from, 16);
+void copy_later(void *to, const void *from, int bytes, bool there) {
+    if ((size_t)to % bytes != 0 || (there && (size_t)from % bytes != 0)) fail("a copy begins at no multiple of its size");
+    Copy copy = {to, bytes, threads[current].groups, {}};
+    if (there) memcpy(copy.bytes, from, bytes);
     threads[current].copies.push_back(copy);
 }
 
-void copy_now() {
-    for (Copy &copy : threads[current].copies) memcpy(copy.to, copy.bytes, 16);
-    threads[current].copies.clear();
+void end_group() { threads[current].groups++; }
+
+void copy_now(unsigned but_groups) {
+    std::vector<Copy> later;
+    for (const Copy &copy : threads[current].copies) {
+        if (copy.group + but_groups < threads[current].groups) memcpy(copy.to, copy.bytes, copy.count);
+        else later.push_back(copy);
+    }
+    threads[current].copies.swap(later);
 }
 
 void run_block(const Launch &of, bool backwards) {

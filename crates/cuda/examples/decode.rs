@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use halfbyte_cuda::{Cuda, Device, Driver, ScratchNeed};
 use halfbyte_ops::{
-    Backend, Buffer, Cache, CacheFormat, Heads, Keep, Matrix, Product, Result, Rows, Sight, Vector, Weight,
-    WeightFormat,
+    Backend, Buffer, Cache, CacheFormat, Fresh, Heads, Keep, Matrix, Norm, Product, Result, Rows, Vector,
+    Weight, WeightFormat,
 };
 
 const HIDDEN: usize = 2560;
@@ -118,17 +118,23 @@ impl Values {
         [Product { matrix, out: self.residual, added: true }]
     }
 
-    /// All of a layer, as `model::block` has it.
-    fn forward(&self, cuda: &mut Cuda, layer: &Layer, position: usize) -> Result<()> {
-        cuda.rms_norm(self.residual, self.gain, EPS, self.normed)?;
-        cuda.linear(self.normed, &self.qkv(layer))?;
+    fn norm(&self) -> Norm {
+        Norm { x: self.residual, gain: self.gain, eps: EPS, out: self.normed }
+    }
+
+    fn attend(&self, cuda: &mut Cuda, layer: &Layer, position: usize) -> Result<()> {
         let [queries, keys] = self.heads();
         let keep = Keep { values: self.v, start: position, cache: &layer.cache };
-        cuda.heads(queries, keys, EPS, self.turns, Some(keep))?;
-        cuda.attend(self.q, &layer.cache, Sight { start: position, window: None }, self.attended)?;
+        let fresh = Fresh { queries, keys, eps: EPS, turns: self.turns, keep };
+        cuda.heads_attend(fresh, None, self.attended)
+    }
+
+    /// All of a layer, as `model::block` has it.
+    fn forward(&self, cuda: &mut Cuda, layer: &Layer, position: usize) -> Result<()> {
+        cuda.normed_linear(self.norm(), &self.qkv(layer))?;
+        self.attend(cuda, layer, position)?;
         cuda.linear(self.attended, &self.added(layer.o))?;
-        cuda.rms_norm(self.residual, self.gain, EPS, self.normed)?;
-        cuda.gated(self.normed, layer.gate, layer.up, None, self.activated)?;
+        cuda.normed_gated(self.norm(), layer.gate, layer.up, None, self.activated)?;
         cuda.linear(self.activated, &self.added(layer.down))
     }
 }
@@ -161,17 +167,18 @@ fn products(cuda: &mut Cuda, layers: &[Layer], head: Matrix, logits: Rows, at: &
     let name = |what: &str| format!("{what}, {tokens} tokens");
     let of = |call: usize| &layers[call % LAYERS];
     let Layer { q, k, v, o, gate, up, down, .. } = layers[0];
-    let time = seconds(cuda, |cuda, call| cuda.linear(at.normed, &at.qkv(of(call))))?;
-    show(&name("q, k, v"), time, bytes(&[q, k, v]));
+    let time = seconds(cuda, |cuda, call| cuda.normed_linear(at.norm(), &at.qkv(of(call))))?;
+    show(&name("norm, q, k, v"), time, bytes(&[q, k, v]));
     let time = seconds(cuda, |cuda, call| cuda.linear(at.attended, &at.added(of(call).o)))?;
     show(&name("o"), time, bytes(&[o]));
-    let time =
-        seconds(cuda, |cuda, call| cuda.gated(at.normed, of(call).gate, of(call).up, None, at.activated))?;
-    show(&name("gate, up"), time, bytes(&[gate, up]));
+    let time = seconds(cuda, |cuda, call| {
+        cuda.normed_gated(at.norm(), of(call).gate, of(call).up, None, at.activated)
+    })?;
+    show(&name("norm, gate, up"), time, bytes(&[gate, up]));
     let time = seconds(cuda, |cuda, call| cuda.linear(at.activated, &at.added(of(call).down)))?;
     show(&name("down"), time, bytes(&[down]));
-    let time = seconds(cuda, |cuda, _| cuda.linear(at.normed, &[Product::new(head, logits)]))?;
-    show(&name("head, int8"), time, bytes(&[head]));
+    let time = seconds(cuda, |cuda, _| cuda.normed_linear(at.norm(), &[Product::new(head, logits)]))?;
+    show(&name("norm, head, int8"), time, bytes(&[head]));
     Ok(())
 }
 
@@ -179,16 +186,8 @@ fn others(cuda: &mut Cuda, layers: &[Layer], at: &Values) -> Result<()> {
     let time = seconds(cuda, |cuda, _| cuda.rms_norm(at.residual, at.gain, EPS, at.normed))?;
     show("rms_norm", time, HIDDEN * 6);
     for position in [31, 511, 4095, CONTEXT - 1] {
-        let cache = |call: usize| &layers[call % LAYERS].cache;
-        let [queries, keys] = at.heads();
-        let time = seconds(cuda, |cuda, call| {
-            let keep = Keep { values: at.v, start: position, cache: cache(call) };
-            cuda.heads(queries, keys, EPS, at.turns, Some(keep))
-        })?;
-        show(&format!("heads at {position}"), time, 8 * (QUERIES + KEYS) + 12 * KEYS);
-        let sight = Sight { start: position, window: None };
-        let time = seconds(cuda, |cuda, call| cuda.attend(at.q, cache(call), sight, at.attended))?;
-        show(&format!("attend at {position}"), time, (position + 1) * KEYS * 4);
+        let time = seconds(cuda, |cuda, call| at.attend(cuda, &layers[call % LAYERS], position))?;
+        show(&format!("heads, attend at {position}"), time, (position + 1) * KEYS * 4);
         let time = seconds(cuda, |cuda, call| at.forward(cuda, &layers[call % LAYERS], position))?;
         show(&format!("layer at {position}"), time, (position + 1) * KEYS * 4 + 57_000_000);
         println!("  all {ALL_LAYERS} of them: {:.2} ms", time.0 * 1e3 * ALL_LAYERS as f64);

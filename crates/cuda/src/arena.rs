@@ -133,6 +133,7 @@ impl Cuda {
 
     /// Copies bytes from the device; waits for all that was started before.
     pub(crate) fn copy_out(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+        self.chained = false;
         let mut from = from;
         for piece in bytes.chunks_mut(RING) {
             self.ring.fetch(0, piece.len(), from.0)?;
@@ -146,6 +147,7 @@ impl Cuda {
 
     /// Puts bytes into the next free part of the ring; waits where the ring is full.
     fn stage(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.chained = false;
         if self.staged + bytes.len() > RING {
             self.device.session.wait()?;
             self.staged = 0;

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use halfbyte_ops::tensor::{KEYS, WIDEST_HEAD};
-use halfbyte_ops::{Attention, Buffer, Cache, CacheFormat, Result, Rows, Sight, attend};
+use halfbyte_ops::{Attention, Buffer, Cache, CacheFormat, Fresh, Heads, Result, Rows, Sight, attend, heads};
 
 use crate::Cuda;
-use crate::launch::{DevicePtr, Grid, args};
+use crate::launch::{Arg, DevicePtr, Grid, args};
 
 /// Widest head, as stored, of the kernels that are not `plain`.
 const USUAL_HEAD: usize = 128;
@@ -18,6 +18,8 @@ pub(crate) const TILE: usize = 64;
 const FEW: usize = 8;
 const SPLIT: usize = 64;
 const HEADS: usize = 8;
+/// Arguments for what comes straight from its products.
+const FRESH: usize = 6;
 
 pub(crate) fn store(cuda: &mut Cuda, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
     attend::check_store(keys, values, start, cache)?;
@@ -76,21 +78,27 @@ fn usual(cache: &Cache) -> bool {
     Cache::padded_head(cache.head_dim) <= USUAL_HEAD
 }
 
+impl Task {
+    fn of(cuda: &Cuda, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<Task> {
+        Ok(Task {
+            q: cuda.rows("attend", q)?,
+            cache: cuda.pointer("attend", cache.buffer)?,
+            out: cuda.pointer("attend", out.buffer)?,
+            queries: q.rows,
+            heads: q.columns / cache.head_dim,
+            start: sight.start,
+            window: sight.window.unwrap_or(0),
+            narrow: out.narrow,
+            blocks: None,
+        })
+    }
+}
+
 pub(crate) fn forward(cuda: &mut Cuda, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<()> {
     attend::check_shapes(q, cache, sight, out)?;
-    let task = Task {
-        q: cuda.rows("attend", q)?,
-        cache: cuda.pointer("attend", cache.buffer)?,
-        out: cuda.pointer("attend", out.buffer)?,
-        queries: q.rows,
-        heads: q.columns / cache.head_dim,
-        start: sight.start,
-        window: sight.window.unwrap_or(0),
-        narrow: out.narrow,
-        blocks: None,
-    };
+    let task = Task::of(cuda, q, cache, sight, out)?;
     if usual(cache) && q.rows <= FEW {
-        few(cuda, &task, cache)
+        few(cuda, &task, cache, &[0usize.into(); FRESH])
     } else if fits_tiles(cache, task.q, task.out) {
         tiled(cuda, &task, cache)
     } else {
@@ -126,8 +134,33 @@ pub(crate) fn samples(cuda: &mut Cuda, of: &Attention<'_>, cache: &Cache, out: R
     tiled(cuda, &task, &all)
 }
 
-/// Keys split among blocks.
-fn few(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
+/// Queries, keys and values straight from their products: of one token, all at once.
+pub(crate) fn fresh(cuda: &mut Cuda, of: Fresh<'_>, window: Option<usize>, out: Rows) -> Result<()> {
+    let Fresh { queries, keys, eps, turns, keep } = of;
+    let cache = keep.cache;
+    if turns.rows != 1 || !cache.head_dim.is_multiple_of(32) || cache.head_dim > USUAL_HEAD {
+        return heads::then_attend(cuda, of, window, out);
+    }
+    let sight = Sight { start: keep.start, window };
+    heads::check_shapes(queries, keys, turns, Some(keep))?;
+    attend::check_shapes(queries.out, cache, sight, out)?;
+    let task = Task::of(cuda, queries.raw, cache, sight, out)?;
+    let gain = |of: Heads| of.norm.map_or(Ok(DevicePtr::NULL), |gain| cuda.vector("attend", gain));
+    let arguments = [
+        gain(queries)?.into(),
+        cuda.rows("attend", keys.raw)?.into(),
+        gain(keys)?.into(),
+        cuda.rows("attend", keep.values)?.into(),
+        cuda.rows("attend", turns)?.into(),
+        eps.into(),
+    ];
+    few(cuda, &task, cache, &arguments)?;
+    cuda.keeps(task.cache, keep.start);
+    Ok(())
+}
+
+/// Keys split among blocks; `fresh` is what the kernels' `Fresh` has, or zeros.
+fn few(cuda: &mut Cuda, task: &Task, cache: &Cache, fresh: &[Arg; FRESH]) -> Result<()> {
     let Cache { kv_heads, head_dim, capacity, .. } = *cache;
     let Task { queries, heads, start, window, .. } = *task;
     let lowest = if window == 0 { 0 } else { (start + 1).saturating_sub(window) };
@@ -150,23 +183,24 @@ fn few(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
     let alone = splits <= SPLIT;
     let tickets = if alone { cuda.tickets("attend", queries * kv_heads * sets)? } else { DevicePtr::NULL };
     let (out, narrow) = (task.out, task.narrow);
-    cuda.launch(
-        kernel,
-        grid,
-        args![
-            task.q, task.cache, kv_heads, head_dim, capacity, start, window, sums, heads, first, tickets,
-            out, narrow
-        ],
-    )?;
+    let arguments = args![
+        task.q, task.cache, kv_heads, head_dim, capacity, start, window, sums, heads, first, tickets, out,
+        narrow
+    ];
+    // The kernel reads older keys before those in front of it have ended: none of them may still be writing some.
+    if cuda.kept.iter().any(|(cache, first)| *cache == task.cache && *first < start) {
+        cuda.chained = false;
+    }
+    cuda.launch_chained(kernel, grid, &[arguments, fresh].concat())?;
     if alone {
         return Ok(());
     }
     let grid = Grid {
         blocks: (queries as u32, heads as u32, 1),
-        threads: (128, 1, 1),
-        shared: ((8 + splits) * 4) as u32,
+        threads: (512, 1, 1),
+        shared: ((32 + 512 + splits) * 4) as u32,
     };
-    cuda.launch("attend_join", grid, args![sums, splits, heads, head_dim, out, narrow])
+    cuda.launch_chained("attend_join", grid, args![sums, splits, heads, head_dim, out, narrow])
 }
 
 /// Tiles on tensor cores.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Heads, HeadsGradient, Keep, Matrix, Product, Result, Rows, Sight,
-    Tallies, Vector, Weight, WeightRows,
+    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Matrix, Norm, Product, Result,
+    Rows, Sight, Tallies, Vector, Weight, WeightRows,
 };
 
 use crate::{
@@ -77,6 +77,10 @@ impl Backend for Cuda {
         linear::forward(self, x, products)
     }
 
+    fn normed_linear(&mut self, norm: Norm, products: &[Product]) -> Result<()> {
+        linear::normed(self, norm, products)
+    }
+
     fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()> {
         product_gradients::linear_input(self, dy, weight, dx, added)
     }
@@ -137,6 +141,10 @@ impl Backend for Cuda {
         attend::samples(self, of, cache, out)
     }
 
+    fn heads_attend(&mut self, of: Fresh<'_>, window: Option<usize>, out: Rows) -> Result<()> {
+        attend::fresh(self, of, window, out)
+    }
+
     fn attend_gradient(
         &mut self,
         of: &Attention<'_>,
@@ -169,6 +177,17 @@ impl Backend for Cuda {
         out: Rows,
     ) -> Result<()> {
         gated::forward(self, x, gate, up, kept, out)
+    }
+
+    fn normed_gated(
+        &mut self,
+        norm: Norm,
+        gate: Matrix,
+        up: Matrix,
+        kept: Option<(Rows, Rows)>,
+        out: Rows,
+    ) -> Result<()> {
+        gated::normed(self, norm, gate, up, kept, out)
     }
 
     fn gated_gradient(

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, gated};
+use halfbyte_ops::{Matrix, Norm, Product, Result, Rows, WeightFormat, gated};
 
 use crate::few_tokens::FEW;
 use crate::launch::{DevicePtr, Grid, args};
-use crate::{Cuda, few_tokens, library, linear};
+use crate::one_token::Token;
+use crate::{Cuda, few_tokens, library, linear, one_token, rms_norm};
 
 const OP: &str = "gated";
 
@@ -29,6 +30,9 @@ pub(crate) fn forward(
         return library::gated(cuda, x, gate, up, kept, out);
     }
     if format != WeightFormat::F32 && x.rows <= FEW && kept.is_none() {
+        if one_token::gated(cuda, Token::Plain(x), gate, up, out)? {
+            return Ok(());
+        }
         return few_tokens::gated(cuda, x, gate, up, out);
     }
     let kernels = match format {
@@ -38,6 +42,24 @@ pub(crate) fn forward(
         WeightFormat::Nvfp4 => ["gated_nvfp4_32", "gated_nvfp4_128"],
     };
     linear::launch(cuda, OP, kernels, x, (gate, Some((up, kept))), out, false)
+}
+
+/// At once where that is one launch.
+pub(crate) fn normed(
+    cuda: &mut Cuda,
+    norm: Norm,
+    gate: Matrix,
+    up: Matrix,
+    kept: Option<(Rows, Rows)>,
+    out: Rows,
+) -> Result<()> {
+    gated::check_shapes(norm.out, gate, up, kept, out)?;
+    let ours = kept.is_none() && !library::takes(cuda, norm.x.rows, gate.weight.format);
+    if ours && one_token::gated(cuda, Token::Normed(norm), gate, up, out)? {
+        return Ok(());
+    }
+    rms_norm::forward(cuda, norm.x, norm.gain, norm.eps, norm.out)?;
+    forward(cuda, norm.out, gate, up, kept, out)
 }
 
 /// Both products of some columns, as they lie; scales and biases are those that are not in them.

@@ -2,6 +2,7 @@
 // rms_norm.cu, rope.cu and the store of attend.cu, with their bits. Sixteen threads for each head hold all of it, the
 // two values of a pair in the same thread, a block of 16 channels with one in each.
 #include "cache.cuh"
+#include "chain.cuh"
 #include "norm.cuh"
 
 struct Kind {
@@ -9,29 +10,6 @@ struct Kind {
     float *out;
     u32 heads;
 };
-
-// A head's values into one side of the cache, if they are meant to go there; all threads of a warp take part.
-template <u32 EACH>
-__device__ __forceinline__ void keep(const Cache &c, bool meant, u32 which, u32 head, u32 position, u32 lane,
-                                     const float (&x)[EACH]) {
-    u8 *side = (u8 *)c.side(which);
-    u64 at = c.row(head, position) + lane;
-#pragma unroll
-    for (u32 i = 0; i < EACH; i++, at += 16) {
-        if (c.format == CACHE_F32) {
-            if (meant) ((float *)side)[at] = x[i];
-        } else if (c.format == CACHE_BF16) {
-            if (meant) ((u16 *)side)[at] = bf16_of(x[i]);
-        } else {
-            u32 largest = __float_as_uint(x[i]) & 0x7fffffffu;
-            for (int apart = 8; apart > 0; apart /= 2)
-                largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, apart));
-            u32 exponent = int8_exponent(largest);
-            if (meant) ((i8 *)side)[at] = int8_code(x[i], exponent);
-            if (meant && lane == 0) side[c.values_of_side() + at / 16] = (u8)exponent;
-        }
-    }
-}
 
 template <u32 WIDTH>
 __device__ __forceinline__ void turn_heads(const Kind &queries, const Kind &keys, const float *turns, u32 tokens, float eps,
@@ -50,6 +28,8 @@ __device__ __forceinline__ void turn_heads(const Kind &queries, const Kind &keys
     u32 lane = threadIdx.x & 15u, t = (u32)(head / (is_query ? queries.heads : keys.heads));
     const float *from = raw + head * WIDTH + lane, *turn = turns + (u64)t * WIDTH + lane;
     float x[EACH], g[EACH], sum = 0.0f;
+    let_next_begin();
+    wait_for_previous();
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
         x[i] = from[i * 16];
@@ -69,7 +49,10 @@ __device__ __forceinline__ void turn_heads(const Kind &queries, const Kind &keys
         }
     }
     __syncwarp();
-    if (values) keep<EACH>(c, is_key || is_value, is_value, (u32)(head % keys.heads), start + t, lane, x);
+    if (!values) return;
+    u64 at = c.row((u32)(head % keys.heads), start + t) + lane;
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) c.keep(is_key || is_value, is_value, at + i * 16, x[i]);
 }
 
 #define HEADS(WIDTH)                                                                                                   \

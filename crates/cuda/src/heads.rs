@@ -60,6 +60,13 @@ pub(crate) fn forward(
     ];
     let kinds = if keep.is_some() { 2 } else { 1 };
     let all = turns.rows * (count(queries) + kinds * count(keys));
-    let grid = if many { Grid::each(all * 4, 128) } else { Grid::each(all * 16, THREADS) };
-    cuda.launch(kernel, grid, arguments)
+    if many {
+        cuda.launch(kernel, Grid::each(all * 4, 128), arguments)?;
+    } else {
+        cuda.launch_chained(kernel, Grid::each(all * 16, THREADS), arguments)?;
+    }
+    if keep.is_some() {
+        cuda.keeps(cache, start);
+    }
+    Ok(())
 }

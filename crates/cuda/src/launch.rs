@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::rc::Rc;
 
 use halfbyte_ops::{Error, Result};
 
-use crate::driver::{Function, Module, Session};
-use crate::ptx::MODULES;
+use crate::driver::{Function, LaunchAttribute, LaunchSettings, Module};
+use crate::ptx::{FROM_SM_90, MODULES};
 use crate::{Cuda, Device};
 
+/// More than any kernel takes.
+const MOST_ARGUMENTS: usize = 48;
 /// Shared memory that every kernel may use without asking.
 const PLAIN_SHARED: u32 = 48 * 1024;
 
@@ -95,32 +96,37 @@ struct Known {
 
 impl Kernels {
     /// A kernel that may use so much shared memory.
-    fn find(&mut self, session: &Rc<Session>, kernel: &'static str, shared: u32) -> Result<Function> {
+    fn find(&mut self, device: &Device, kernel: &'static str, shared: u32) -> Result<Function> {
         let mut known = match self.functions.get(kernel) {
             Some(known) if shared <= known.shared => return Ok(known.function),
             Some(known) => *known,
-            None => Known { function: self.load(session, kernel)?, shared: PLAIN_SHARED },
+            None => Known { function: self.load(device, kernel)?, shared: PLAIN_SHARED },
         };
         if shared > known.shared {
-            known.function.allow_shared(session, shared)?;
+            known.function.allow_shared(&device.session, shared)?;
             known.shared = shared;
         }
         self.functions.insert(kernel, known);
         Ok(known.function)
     }
 
-    fn load(&mut self, session: &Rc<Session>, kernel: &str) -> Result<Function> {
+    fn load(&mut self, device: &Device, kernel: &str) -> Result<Function> {
         let entry = format!(".entry {kernel}(");
-        let found = MODULES.iter().find(|(_, ptx)| ptx.contains(&entry));
-        let (name, ptx) = found.ok_or_else(|| {
+        let has = |(_, ptx): &&(&str, &str)| ptx.contains(&entry);
+        let newer = FROM_SM_90.iter().find(has).filter(|_| device.properties.capability >= (9, 0));
+        let (name, ptx) = newer.or_else(|| MODULES.iter().find(has)).ok_or_else(|| {
             Error::Device(format!(
                 "no embedded module has the kernel {kernel}: run cargo run -p xtask -- ptx"
             ))
         })?;
         if !self.modules.contains_key(name) {
-            self.modules.insert(name, Module::load(session, name, ptx)?);
+            self.modules.insert(name, Module::load(&device.session, name, ptx)?);
         }
-        Ok(self.modules[name].function(kernel)?)
+        let function = self.modules[name].function(kernel)?;
+        if newer.is_some() {
+            function.prefer_shared(&device.session)?;
+        }
+        Ok(function)
     }
 }
 
@@ -131,40 +137,61 @@ impl Cuda {
         if blocks.0 == 0 || blocks.1 == 0 || blocks.2 == 0 {
             return Ok(());
         }
-        self.noted(kernel, |cuda| cuda.device.start(kernel, grid, arguments))
+        self.noted(kernel, |cuda| cuda.device.start(kernel, grid, arguments, false))
+    }
+
+    /// Starts a kernel of a chain (see `kernels/chain.cuh`): where the one in front is of a chain too, it may begin
+    /// before that has ended. Times are those of kernels by themselves.
+    pub(crate) fn launch_chained(
+        &mut self,
+        kernel: &'static str,
+        grid: Grid,
+        arguments: &[Arg],
+    ) -> Result<()> {
+        let early = self.chained && self.profile.is_none();
+        if !early {
+            self.kept.clear();
+        }
+        self.noted(kernel, |cuda| cuda.device.start(kernel, grid, arguments, early))?;
+        self.chained = true;
+        Ok(())
+    }
+
+    /// The last kernel of the chain writes a cache, from this position on.
+    pub(crate) fn keeps(&mut self, cache: DevicePtr, first: usize) {
+        if !self.kept.contains(&(cache, first)) {
+            self.kept.push((cache, first));
+        }
     }
 }
 
 impl Device {
-    fn start(&self, kernel: &'static str, grid: Grid, arguments: &[Arg]) -> Result<()> {
-        let (blocks, threads) = (grid.blocks, grid.threads);
+    fn start(&self, kernel: &'static str, grid: Grid, arguments: &[Arg], early: bool) -> Result<()> {
         let session = &self.session;
-        let function = self.kernels.borrow_mut().find(session, kernel, grid.shared)?;
-        let mut values: Vec<u64> = arguments.iter().map(|argument| argument.0).collect();
-        let mut pointers: Vec<*mut c_void> =
-            values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
-        let driver = &session.driver;
-        // SAFETY: the function is of a loaded module; arguments live through the call, and are as many
-        // and as wide as the kernel beside the caller declares; pointers were checked by `pointer`.
-        let status = unsafe {
-            (driver.launch)(
-                function.0,
-                blocks.0,
-                blocks.1,
-                blocks.2,
-                threads.0,
-                threads.1,
-                threads.2,
-                grid.shared,
-                session.stream,
-                pointers.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
+        let function = self.kernels.borrow_mut().find(self, kernel, grid.shared)?;
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
+        for (pointer, argument) in pointers[..arguments.len()].iter_mut().zip(arguments) {
+            *pointer = std::ptr::from_ref(&argument.0).cast_mut().cast();
+        }
+        let attribute = LaunchAttribute::MAY_BEGIN_EARLY;
+        let settings = LaunchSettings {
+            blocks: grid.blocks.into(),
+            threads: grid.threads.into(),
+            shared: grid.shared,
+            stream: session.stream,
+            attributes: &attribute,
+            count: u32::from(early),
         };
+        let driver = &session.driver;
+        // SAFETY: the function is of a loaded module; settings and arguments live through the call, which reads them;
+        // arguments are as many and as wide as the kernel beside the caller declares; pointers were checked by
+        // `pointer`.
+        let status =
+            unsafe { (driver.launch)(&settings, function.0, pointers.as_mut_ptr(), std::ptr::null_mut()) };
         if status != 0 {
-            let shared = grid.shared;
+            let Grid { blocks, threads, shared } = grid;
             let what = format!("{kernel}, {blocks:?} blocks of {threads:?} threads, {shared} bytes shared");
-            driver.check(&format!("cuLaunchKernel of {what}"), status)?;
+            driver.check(&format!("cuLaunchKernelEx of {what}"), status)?;
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ mod library;
 mod linear;
 mod loss;
 pub mod measure;
+mod one_token;
 mod product_gradients;
 mod profile;
 mod ptx;
@@ -125,6 +126,10 @@ pub struct Cuda {
     counted: tallies::Counted,
     tickets: DeviceMemory,
     profile: Option<profile::Profile>,
+    /// Whether what was started last is a kernel that lets the next one begin early.
+    chained: bool,
+    /// Caches that kernels of the chain write, and the first position of each.
+    kept: Vec<(launch::DevicePtr, usize)>,
 }
 
 impl Cuda {
@@ -144,6 +149,8 @@ impl Cuda {
             counted: tallies::Counted::new(session)?,
             tickets: DeviceMemory::take(session, arena::TICKETS * 4)?,
             profile: None,
+            chained: false,
+            kept: Vec::new(),
         };
         cuda.pointer("scratch", scratch)?;
         cuda.tickets.clear(cuda.tickets.at(0, arena::TICKETS * 4).unwrap_or_default(), arena::TICKETS * 4)?;

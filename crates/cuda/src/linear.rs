@@ -1,10 +1,11 @@
 //! Products of rows and weights: which kernel for how many tokens. See `ops::linear`, `kernels/product.cuh`.
 
-use halfbyte_ops::{Matrix, Product, Result, Rows, WeightFormat, linear};
+use halfbyte_ops::{Matrix, Norm, Product, Result, Rows, WeightFormat, linear};
 
 use crate::few_tokens::{FEW, TOGETHER, bias};
 use crate::launch::{Arg, Grid, args};
-use crate::{Cuda, few_tokens, gated, library};
+use crate::one_token::Token;
+use crate::{Cuda, few_tokens, gated, library, one_token, rms_norm};
 
 /// Most tokens that blocks of 32 are launched for, and not of 128.
 const SOME: usize = 64;
@@ -21,7 +22,11 @@ pub(crate) fn forward(cuda: &mut Cuda, x: Rows, products: &[Product]) -> Result<
                 continue;
             }
             of if of != WeightFormat::F32 && x.rows <= FEW => {
-                alike.chunks(TOGETHER).try_for_each(|some| few_tokens::linear(cuda, x, some))?;
+                for some in alike.chunks(TOGETHER) {
+                    if !one_token::linear(cuda, Token::Plain(x), some)? {
+                        few_tokens::linear(cuda, x, some)?;
+                    }
+                }
                 continue;
             }
             WeightFormat::F32 => ["linear_f32"; 2],
@@ -34,6 +39,20 @@ pub(crate) fn forward(cuda: &mut Cuda, x: Rows, products: &[Product]) -> Result<
         }
     }
     Ok(())
+}
+
+/// At once where that is one launch.
+pub(crate) fn normed(cuda: &mut Cuda, norm: Norm, products: &[Product]) -> Result<()> {
+    linear::check_shapes(norm.out, products)?;
+    let format = |product: &Product| product.matrix.weight.format;
+    let alike = (1..=TOGETHER).contains(&products.len())
+        && products.iter().all(|product| format(product) == format(&products[0]))
+        && !library::takes(cuda, norm.x.rows, format(&products[0]));
+    if alike && one_token::linear(cuda, Token::Normed(norm), products)? {
+        return Ok(());
+    }
+    rms_norm::forward(cuda, norm.x, norm.gain, norm.eps, norm.out)?;
+    forward(cuda, norm.out, products)
 }
 
 /// What kernels are given, see `OPERANDS` in `kernels/product.cuh`.

@@ -29,6 +29,7 @@ impl Cuda {
         name: &'static str,
         start: impl FnOnce(&mut Cuda) -> Result<()>,
     ) -> Result<()> {
+        self.chained = false;
         let Some(mut profile) = self.profile.take() else { return start(self) };
         if profile.names.len() == profile.events.len() {
             let session = &self.device.session;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use halfbyte_ops::tensor::PANEL;
 use halfbyte_ops::{
-    Attention, Backend, CacheFormat, Heads, Keep, Matrix, Product, Rows, Sight, WeightFormat,
+    Attention, Backend, CacheFormat, Fresh, Heads, Keep, Matrix, Norm, Product, Rows, Sight, WeightFormat,
 };
 use halfbyte_plan::Stage;
 
@@ -83,10 +83,10 @@ fn add<B: Backend>(
 pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
     let at = &pass.at;
     let normed = input(at.normed, &[w.q, w.k, w.v]);
-    b.rms_norm(at.residual, w.input_norm, pass.norm_eps, normed)?;
-    o.see(b, Stage::InputNorm, normed)?;
+    let norm = Norm { x: at.residual, gain: w.input_norm, eps: pass.norm_eps, out: normed };
     let (q, k) = if w.q_norm.is_some() { (at.q_raw, at.k_raw) } else { (at.q, at.k) };
-    b.linear(normed, &[Product::new(w.q, q), Product::new(w.k, k), Product::new(w.v, at.v)])?;
+    b.normed_linear(norm, &[Product::new(w.q, q), Product::new(w.k, k), Product::new(w.v, at.v)])?;
+    o.see(b, Stage::InputNorm, normed)?;
     o.see(b, Stage::Q, q)?;
     o.see(b, Stage::K, k)?;
     o.see(b, Stage::V, at.v)?;
@@ -105,9 +105,14 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
     }
     let alone = pass.samples.len() == 1;
     let keep = alone.then_some(Keep { values: at.v, start: pass.start, cache: &w.cache });
+    let attended = pass.attended(w.o);
+    if let Some(keep) = keep.filter(|_| !pass.keep && !o.watches()) {
+        let fresh = Fresh { queries, keys, eps: pass.norm_eps, turns: at.turns, keep };
+        b.heads_attend(fresh, w.window, attended)?;
+        return add(b, attended, w.o, pass, Stage::O, o);
+    }
     b.heads(queries, keys, pass.norm_eps, at.turns, keep)?;
     o.see(b, Stage::Rope, at.q)?;
-    let attended = pass.attended(w.o);
     if alone {
         b.attend(at.q, &w.cache, Sight { start: pass.start, window: w.window }, attended)?;
     } else {
@@ -122,12 +127,12 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
 pub(crate) fn activate<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<Rows> {
     let at = &pass.at;
     let normed = input(at.post_normed, &[w.gate, w.up]);
-    b.rms_norm(at.residual, w.post_norm, pass.norm_eps, normed)?;
-    o.see(b, Stage::PostNorm, normed)?;
+    let norm = Norm { x: at.residual, gain: w.post_norm, eps: pass.norm_eps, out: normed };
     let products = (at.gate, at.up);
     let keep = pass.keep || o.watches() || w.gate.weight.format != w.up.weight.format;
     let activated = input(at.activated, &[w.down]);
-    b.gated(normed, w.gate, w.up, keep.then_some(products), activated)?;
+    b.normed_gated(norm, w.gate, w.up, keep.then_some(products), activated)?;
+    o.see(b, Stage::PostNorm, normed)?;
     if o.watches() {
         o.see(b, Stage::Gate, at.gate)?;
         o.see(b, Stage::Up, at.up)?;

@@ -1,7 +1,7 @@
 //! tokens -> logits, in chunks, onto a cache that may already hold a conversation.
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
-use halfbyte_ops::{Backend, Buffer, Matrix, Product, Rows, Vector, Weight, WeightFormat};
+use halfbyte_ops::{Backend, Buffer, Matrix, Norm, Product, Rows, Vector, Weight, WeightFormat};
 use halfbyte_plan::{Name, Plan, Stage, Value, WATCHED};
 
 use crate::angles::Angles;
@@ -255,10 +255,10 @@ impl<B: Backend> Decoder<B> {
             let wide = self.head.format == WeightFormat::F32;
             let normed = if wide { normed } else { normed.narrow() };
             observer.start = chunk_start + first;
-            self.backend.rms_norm(x, self.final_norm, eps, normed)?;
-            observer.see(&mut self.backend, Stage::FinalNorm, normed)?;
+            let norm = Norm { x, gain: self.final_norm, eps, out: normed };
             let out = Rows::new(self.buffers[11], count, vocabulary);
-            self.backend.linear(normed, &[Product::new(head, out)])?;
+            self.backend.normed_linear(norm, &[Product::new(head, out)])?;
+            observer.see(&mut self.backend, Stage::FinalNorm, normed)?;
             observer.see(&mut self.backend, Stage::Head, out)?;
             let logits = &mut self.logits[..count * vocabulary];
             self.backend.read(out, logits)?;

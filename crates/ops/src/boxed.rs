@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    Attention, Backend, Buffer, Cache, Heads, HeadsGradient, Keep, Matrix, Product, Result, Rows, Sight,
-    Tallies, Vector, Weight, WeightRows, accumulate, learn, update,
+    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Matrix, Norm, Product, Result,
+    Rows, Sight, Tallies, Vector, Weight, WeightRows, accumulate, learn, update,
 };
 
 impl Backend for Box<dyn Backend> {
@@ -68,6 +68,10 @@ impl Backend for Box<dyn Backend> {
         (**self).linear(x, products)
     }
 
+    fn normed_linear(&mut self, norm: Norm, products: &[Product]) -> Result<()> {
+        (**self).normed_linear(norm, products)
+    }
+
     fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()> {
         (**self).linear_input_gradient(dy, weight, dx, added)
     }
@@ -128,6 +132,10 @@ impl Backend for Box<dyn Backend> {
         (**self).attend_samples(of, cache, out)
     }
 
+    fn heads_attend(&mut self, of: Fresh<'_>, window: Option<usize>, out: Rows) -> Result<()> {
+        (**self).heads_attend(of, window, out)
+    }
+
     fn attend_gradient(
         &mut self,
         of: &Attention<'_>,
@@ -160,6 +168,17 @@ impl Backend for Box<dyn Backend> {
         out: Rows,
     ) -> Result<()> {
         (**self).gated(x, gate, up, kept, out)
+    }
+
+    fn normed_gated(
+        &mut self,
+        norm: Norm,
+        gate: Matrix,
+        up: Matrix,
+        kept: Option<(Rows, Rows)>,
+        out: Rows,
+    ) -> Result<()> {
+        (**self).normed_gated(norm, gate, up, kept, out)
     }
 
     fn gated_gradient(

@@ -2,8 +2,8 @@
 //! dg = dy u silu'(g), du = dy silu(g), where dy is the gradient of the input of the next product
 
 use crate::error::{Result, check};
-use crate::testing::{Bench, SUMMED, numbers, rounded_rows};
-use crate::{Backend, Matrix, Product, Rows, Weight, WeightFormat, linear, math};
+use crate::testing::{Bench, SUMMED, assert_same_bits, numbers, rounded_rows};
+use crate::{Backend, Matrix, Norm, Product, Rows, Weight, WeightFormat, linear, math};
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, gate: Matrix, up: Matrix, kept: Option<(Rows, Rows)>, out: Rows) -> Result<()> {
@@ -144,6 +144,15 @@ fn check_case<B: Backend>(
             bench.assert_products(kept, &rounded_rows(want), SUMMED, &what);
         }
         bench.assert_products(narrow, &rounded_rows(&want), SUMMED, &what);
+        let gain = bench.vector(&numbers(6, inputs));
+        let normed = bench.output(tokens, inputs);
+        let normed = if formats.0 == WeightFormat::F32 { normed } else { normed.narrow() };
+        let norm = Norm { x, gain, eps: 1e-6, out: normed };
+        bench.backend.normed_gated(norm, gate, up, None, narrow).unwrap();
+        let got = bench.read(narrow);
+        bench.backend.rms_norm(x, gain, 1e-6, normed).unwrap();
+        bench.backend.gated(normed, gate, up, None, narrow).unwrap();
+        assert_same_bits(&got, &bench.read(narrow), &format!("{what}, with its norm"));
     } else {
         assert!(bench.backend.gated(x, gate, up, None, out).is_err(), "{what}: nowhere to keep products");
     }

@@ -5,7 +5,7 @@
 use crate::error::{Result, check};
 use crate::tensor::CacheFormat;
 use crate::testing::{Bench, SUMMED, assert_same_bits, numbers, rounded_rows};
-use crate::{Backend, Cache, Rows, Vector, attend, rms_norm, rope};
+use crate::{Backend, Cache, Rows, Sight, Vector, attend, rms_norm, rope};
 
 /// Heads of one kind. `out` may be `raw`, and is without a norm.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,21 @@ pub struct Keep<'a> {
     pub start: usize,
     /// The layer's.
     pub cache: &'a Cache,
+}
+
+/// Queries, keys and values that attention follows upon: what [`Backend::heads`] takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh<'a> {
+    /// Of the new tokens.
+    pub queries: Heads,
+    /// Of the new tokens.
+    pub keys: Heads,
+    /// Of their norms.
+    pub eps: f32,
+    /// Of their positions, `[t, head_dim]`.
+    pub turns: Rows,
+    /// Their values, and where all is kept.
+    pub keep: Keep<'a>,
 }
 
 /// The shapes that fit. The width of a head is that of `turns`.
@@ -64,6 +79,17 @@ pub fn one_by_one(
         backend.rope(out, turns.columns, turns)?;
     }
     keep.map_or(Ok(()), |Keep { values, start, cache }| backend.store(keys.out, values, start, cache))
+}
+
+/// By the two ops it is made of.
+pub fn then_attend(
+    backend: &mut (impl Backend + ?Sized),
+    of: Fresh<'_>,
+    window: Option<usize>,
+    out: Rows,
+) -> Result<()> {
+    backend.heads(of.queries, of.keys, of.eps, of.turns, Some(of.keep))?;
+    backend.attend(of.queries.out, of.keep.cache, Sight { start: of.keep.start, window }, out)
 }
 
 /// Heads of one kind on their way back.
@@ -206,6 +232,23 @@ fn check_case<B: Backend>(
         all
     });
     assert!(kept == stored, "heads of {head_dim}, a cache of {}", format.name());
+
+    // With attention behind it, from the same raw values: the same again.
+    let out = [(); 2].map(|()| bench.output(rows, counts[0] * head_dim));
+    bench.backend.attend(queries.out, &caches[0], Sight { start: 2, window: None }, out[0]).unwrap();
+    bench.backend.write_bytes(caches[1].buffer, &vec![0; bytes]).unwrap();
+    let [queries, keys] = [queries, keys].map(|heads| {
+        let raw = numbers(1, rows * heads.raw.columns);
+        bench.backend.write(heads.raw.buffer, &raw).unwrap();
+        heads
+    });
+    let keep = Keep { values, start: 2, cache: &caches[1] };
+    bench.backend.heads_attend(Fresh { queries, keys, eps: 1e-6, turns, keep }, None, out[1]).unwrap();
+    let [want, got] = out.map(|out| bench.read(out));
+    assert_same_bits(&got, &want, "attention behind heads");
+    let mut all = vec![0; bytes];
+    bench.backend.read_bytes(caches[1].buffer, &mut all).unwrap();
+    assert!(all == stored, "attention behind heads of {head_dim}, a cache of {}", format.name());
 }
 
 fn check_way_back<B: Backend>(

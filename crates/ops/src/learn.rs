@@ -11,9 +11,10 @@ use crate::testing::{Bench, numbers};
 use crate::update::{Kept, Recipe, Step};
 use crate::{Backend, Buffer, Rows, Weight, WeightFormat};
 
-/// Bytes of a gradient that exist at a time where there is room for more: they stay in the cache of a large GPU,
-/// and its 132 multiprocessors have one block of 128 by 256 results each.
-const PART: usize = 132 * 128 * 256 * 4;
+/// Bytes of a gradient that exist at a time where there is room for more: all matrices of a model of 4 billion weights
+/// learn whole. Parts of 17 MB, which stay in the cache of a large GPU, were slower: on an H200 the product took 96
+/// instead of 85 ms of a step, the update 47 instead of 43.
+const PART: usize = 128 << 20;
 
 /// Bytes of room that the gradient of a tensor of this shape takes: all of it, or as much as exists at a time.
 pub fn room(shape: &[usize]) -> usize {

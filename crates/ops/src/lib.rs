@@ -33,7 +33,7 @@ use std::time::Duration;
 
 pub use error::{Error, Result};
 pub use halfbyte_formats::state::Tally;
-pub use heads::{Heads, HeadsGradient, Keep};
+pub use heads::{Fresh, Heads, HeadsGradient, Keep};
 pub use tallies::Tallies;
 pub use tensor::{Buffer, Cache, CacheFormat, Rows, Vector, Weight, WeightFormat, WeightRows};
 
@@ -62,6 +62,19 @@ impl Product {
     pub fn new(matrix: Matrix, out: Rows) -> Product {
         Product { matrix, out, added: false }
     }
+}
+
+/// A norm on its way into products: see [`Backend::rms_norm`].
+#[derive(Clone, Copy, Debug)]
+pub struct Norm {
+    /// `[t, c]`
+    pub x: Rows,
+    /// `[c]`
+    pub gain: Vector,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// What the products take, `[t, c]`.
+    pub out: Rows,
 }
 
 /// Where the queries of an [`Backend::attend`] call stand and what they may see.
@@ -140,6 +153,11 @@ pub trait Backend {
     ) -> Result<()>;
     /// Several products of one input, which may be narrow.
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()>;
+    /// A norm, then several products of its output; a device may do all at once.
+    fn normed_linear(&mut self, norm: Norm, products: &[Product]) -> Result<()> {
+        self.rms_norm(norm.x, norm.gain, norm.eps, norm.out)?;
+        self.linear(norm.out, products)
+    }
     /// dx[t, k] = sum_n dy[t, n] * weight[n, k], or added to dx. Dy may be narrow.
     fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()>;
     /// dw[n, k] = sum_t dy[t, first + n] * x[t, k] for dw's rows n; not rounded if `exact` (f32 weights),
@@ -188,6 +206,11 @@ pub trait Backend {
     fn attend_samples(&mut self, of: &Attention<'_>, cache: &Cache, out: Rows) -> Result<()> {
         attend::sample_by_sample(self, of, cache, out)
     }
+    /// [`Backend::heads`] with a cache, then [`Backend::attend`]: a device may do all at once, and leaves queries and
+    /// keys in any state.
+    fn heads_attend(&mut self, of: Fresh<'_>, window: Option<usize>, out: Rows) -> Result<()> {
+        heads::then_attend(self, of, window, out)
+    }
     /// Gradients of the samples' queries, keys and values. See `attend`.
     fn attend_gradient(&mut self, of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows)
     -> Result<()>;
@@ -207,6 +230,18 @@ pub trait Backend {
         kept: Option<(Rows, Rows)>,
         out: Rows,
     ) -> Result<()>;
+    /// A norm, then a gated pair of its output; a device may do all at once.
+    fn normed_gated(
+        &mut self,
+        norm: Norm,
+        gate: Matrix,
+        up: Matrix,
+        kept: Option<(Rows, Rows)>,
+        out: Rows,
+    ) -> Result<()> {
+        self.rms_norm(norm.x, norm.gain, norm.eps, norm.out)?;
+        self.gated(norm.out, gate, up, kept, out)
+    }
     /// Gradients of the products that a gated pair kept, from dy of what `down` made of their mix:
     /// in their places, or elsewhere, where they may be narrow. What was kept and dy may be narrow too. See `gated`.
     fn gated_gradient(

@@ -6,7 +6,7 @@ use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
 use crate::tensor::UNIT;
 use crate::testing::{Bench, SUMMED, assert_same_bits, numbers};
-use crate::{Backend, Matrix, Product, Rows, Weight, WeightFormat};
+use crate::{Backend, Matrix, Norm, Product, Rows, Weight, WeightFormat};
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, products: &[Product]) -> Result<()> {
@@ -158,12 +158,26 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             check_narrow(&mut bench, x, products[0]);
             check_gradients(&mut bench, (tokens, outputs, inputs), weight, &held, scale);
         }
+        check_one_token(&make, format);
+    }
+}
+
+/// One token, with more outputs than a device's parts take at once.
+fn check_one_token<B: Backend>(make: &impl Fn(usize) -> B, format: WeightFormat) {
+    for (outputs, inputs) in [(1100, 600), (2100, 1100), (6500, 600)] {
+        let mut bench = Bench::new(make);
+        let (x, w) = (numbers(1, inputs), numbers(2, outputs * inputs));
+        let (weight, held, scale) = bench.weight(format, outputs, inputs, &w);
+        let want = forward(&x, &held, inputs, scale, None, format);
+        let (x, out) = (bench.rows(1, inputs, &x), bench.output(1, outputs));
+        bench.backend.linear(x, &[Product::new(Matrix { weight, bias: None }, out)]).unwrap();
+        bench.assert_products(out, &want, SUMMED, &format!("{} 1x{outputs}x{inputs}", format.name()));
     }
 }
 
 /// Narrow rows give what the same rows give in f32; a weight in f32 does not take them.
 fn check_narrow<B: Backend>(bench: &mut Bench<B>, x: Rows, product: Product) {
-    let gain = bench.vector(&vec![1.0; x.columns]);
+    let gain = bench.vector(&numbers(5, x.columns));
     let wide = bench.output(x.rows, x.columns);
     let narrow = bench.output(x.rows, x.columns).narrow();
     bench.backend.rms_norm(x, gain, 1e-6, narrow).unwrap();
@@ -176,6 +190,10 @@ fn check_narrow<B: Backend>(bench: &mut Bench<B>, x: Rows, product: Product) {
     let want = bench.read(product.out);
     bench.backend.linear(narrow, &[product]).unwrap();
     assert_same_bits(&bench.read(product.out), &want, "narrow input");
+    let (want_normed, out) = (bench.read(narrow), bench.output(x.rows, x.columns).narrow());
+    bench.backend.normed_linear(Norm { x, gain, eps: 1e-6, out }, &[product]).unwrap();
+    assert_same_bits(&bench.read(product.out), &want, "with its norm");
+    assert_same_bits(&bench.read(out), &want_normed, "the norm beside it");
 }
 
 fn check_gradients<B: Backend>(

@@ -13,3 +13,4 @@ pub(crate) use event::Event;
 pub(crate) use memory::{DeviceMemory, PinnedMemory};
 pub use result::DriverError;
 pub use sys::Driver;
+pub(crate) use sys::{LaunchAttribute, LaunchSettings};

@@ -16,6 +16,8 @@ pub(crate) type Handle = *mut c_void;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 pub(crate) const DYNAMIC_SHARED: c_int = 8;
+/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`
+pub(crate) const SHARED_SHARE: c_int = 9;
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`
 pub(crate) const MULTIPROCESSORS: c_int = 16;
 /// `CU_DEVICE_ATTRIBUTE_INTEGRATED`
@@ -26,6 +28,34 @@ pub(crate) const CAPABILITY: [c_int; 2] = [75, 76];
 pub(crate) const SHARED_OPTIN: c_int = 97;
 /// `CU_JIT_ERROR_LOG_BUFFER`, `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 pub(crate) const JIT_ERROR_LOG: [c_uint; 2] = [5, 6];
+
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`
+const MAY_BEGIN_EARLY: c_uint = 6;
+
+/// `CUlaunchAttribute`
+#[repr(C)]
+pub(crate) struct LaunchAttribute {
+    id: c_uint,
+    /// 64 bytes, aligned to 8.
+    value: [u64; 8],
+}
+
+impl LaunchAttribute {
+    /// The kernel may begin when all blocks of the one in front of it allow that.
+    pub(crate) const MAY_BEGIN_EARLY: LaunchAttribute =
+        LaunchAttribute { id: MAY_BEGIN_EARLY, value: [1, 0, 0, 0, 0, 0, 0, 0] };
+}
+
+/// `CUlaunchConfig`
+#[repr(C)]
+pub(crate) struct LaunchSettings {
+    pub(crate) blocks: [c_uint; 3],
+    pub(crate) threads: [c_uint; 3],
+    pub(crate) shared: c_uint,
+    pub(crate) stream: Handle,
+    pub(crate) attributes: *const LaunchAttribute,
+    pub(crate) count: c_uint,
+}
 
 /// Where the library may be: the loader's own places, then that of containers.
 const PLACES: [&str; 2] = ["libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"];
@@ -65,10 +95,7 @@ calls! {
         module_unload = "cuModuleUnload"(Handle);
         module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
         function_attribute = "cuFuncSetAttribute"(Handle, c_int, c_int);
-        launch = "cuLaunchKernel"(
-            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void,
-            *mut *mut c_void
-        );
+        launch = "cuLaunchKernelEx"(*const LaunchSettings, Handle, *mut *mut c_void, *mut *mut c_void);
     }
 }
 

@@ -47,4 +47,22 @@ struct Cache {
         if (format == CACHE_BF16) return float_of(((const u16 *)from)[at]);
         return (float)((const i8 *)from)[at] * e8m0(from[values_of_side() + at / 16]);
     }
+
+    // A block of 16 channels from as many neighbouring threads, a channel of each, if it is meant to be kept; all threads
+    // of a warp take part.
+    __device__ __forceinline__ void keep(bool meant, u32 which, u64 at, float x) const {
+        u8 *to = (u8 *)side(which);
+        if (format == CACHE_F32) {
+            if (meant) ((float *)to)[at] = x;
+        } else if (format == CACHE_BF16) {
+            if (meant) ((u16 *)to)[at] = bf16_of(x);
+        } else {
+            u32 largest = __float_as_uint(x) & 0x7fffffffu;
+            for (int apart = 8; apart > 0; apart /= 2)
+                largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, apart));
+            u32 exponent = int8_exponent(largest);
+            if (meant) ((i8 *)to)[at] = int8_code(x, exponent);
+            if (meant && at % 16 == 0) to[values_of_side() + at / 16] = (u8)exponent;
+        }
+    }
 };

@@ -10,16 +10,16 @@
 // Decoded NVFP4 weights are this much too small, see below.
 const float SHRUNK = 256.0f;
 
-// Eight E2M1 codes to pairs of bf16, of the codes 0 and 4, 1 and 5, 2 and 6, 3 and 7: so both of a pair need the same
-// shift. A code's bits are those of a bf16 below its exponents, 2^126 too small; the scale brings 2^118 with it,
-// which is as much as the largest scale allows.
+// Eight E2M1 codes to pairs of bf16, of the codes 0 and 4, 1 and 5, 2 and 6, 3 and 7. A code's bits are those of a bf16
+// below its exponents, 2^126 too small, with the sign six bits too low: one product puts both copies where they belong.
+// The scale brings 2^118 with it, which is as much as the largest scale allows.
 __device__ __forceinline__ void decode_apart(u32 codes, u32 scale, u32 *out) {
-    const u32 MAGNITUDES = 0x01c001c0u, SIGNS = 0x80008000u;
+    const u32 PLACES = 0x81c081c0u;
     u32 later = codes >> 8;
-    out[0] = multiply_pairs((codes << 6 & MAGNITUDES) | (codes << 12 & SIGNS), scale);
-    out[1] = multiply_pairs((codes << 2 & MAGNITUDES) | (codes << 8 & SIGNS), scale);
-    out[2] = multiply_pairs((later << 6 & MAGNITUDES) | (later << 12 & SIGNS), scale);
-    out[3] = multiply_pairs((later << 2 & MAGNITUDES) | (later << 8 & SIGNS), scale);
+    out[0] = multiply_pairs((codes & 0x000f000fu) * 0x1040u & PLACES, scale);
+    out[1] = multiply_pairs((codes & 0x00f000f0u) * 0x104u & PLACES, scale);
+    out[2] = multiply_pairs((later & 0x000f000fu) * 0x1040u & PLACES, scale);
+    out[3] = multiply_pairs((later & 0x00f000f0u) * 0x104u & PLACES, scale);
 }
 
 // Eight values, the group-th of the 32, to pairs of bf16.

@@ -35,6 +35,21 @@ __device__ __forceinline__ void start_copy(void *to, const void *from, bool ther
                  : "memory");
 }
 
+// Starts a copy of 4 bytes, likewise.
+__device__ __forceinline__ void start_small_copy(void *to, const void *from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
+                 "r"(there ? 4 : 0)
+                 : "memory");
+}
+
+// The copies that this thread started since the last time are a group.
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits for this thread's groups of copies, but for the last COUNT.
+template <int COUNT> __device__ __forceinline__ void wait_for_copies_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
+}
+
 // Waits for all copies that this thread started.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -49,6 +64,13 @@ __device__ __forceinline__ u32 pair_of(float low, float high) {
 __device__ __forceinline__ u32 multiply_pairs(u32 a, u32 b) {
     u32 d;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(0x80008000u));
+    return d;
+}
+
+// Sums of two pairs of bf16, rounded.
+__device__ __forceinline__ u32 add_pairs(u32 a, u32 b) {
+    u32 d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(0x3f803f80u), "r"(b));
     return d;
 }
 

@@ -1,6 +1,7 @@
 //! The contract of `attend`, its samples and its gradients.
 
 use super::{forward, gradient, kept};
+use crate::tensor::KEYS;
 use crate::testing::{Bench, NARROWED, numbers, rounded_rows};
 use crate::{Attention, Backend, Cache, CacheFormat, Sight};
 
@@ -28,10 +29,31 @@ pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
             }
         }
     }
+    check_long(&make);
     // Longer than any kernel takes at once.
     for (shape, window) in [((2, 1, 16), None), ((2, 1, 16), Some(50)), ((2, 1, 128), None)] {
         check_gradients(&make, 230, shape, window, false);
     }
+}
+
+/// A query over a long cache gives what it gives among others.
+fn check_long<B: Backend>(make: &impl Fn(usize) -> B) {
+    let (tokens, heads, head_dim, format) = (4200usize, 2, 64, CacheFormat::Bf16);
+    let mut bench = Bench::new(make);
+    let capacity = tokens.next_multiple_of(KEYS);
+    let buffer = bench.buffer(Cache::bytes(format, 1, head_dim, capacity));
+    let cache = Cache { buffer, format, kv_heads: 1, head_dim, capacity };
+    let [k, v] = [1, 2].map(|seed| bench.rows(tokens, head_dim, &numbers(seed, tokens * head_dim)));
+    bench.backend.store(k, v, 0, &cache).unwrap();
+    let count = 16;
+    let q: Vec<f32> = numbers(3, count * heads * head_dim).iter().map(|x| x * 8.0).collect();
+    let q = bench.rows(count, heads * head_dim, &q);
+    let [all, last] = [count, 1].map(|count| bench.output(count, heads * head_dim));
+    let sight = |start| Sight { start, window: None };
+    bench.backend.attend(q, &cache, sight(tokens - count), all).unwrap();
+    bench.backend.attend(q.slice(count - 1, 1), &cache, sight(tokens - 1), last).unwrap();
+    let want = bench.read(all);
+    bench.assert_products(last, &want[(count - 1) * heads * head_dim..], NARROWED, "4200 positions");
 }
 
 fn check_gradients<B: Backend>(

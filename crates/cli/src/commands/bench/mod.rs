@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use clap::Args;
 use halfbyte_checkpoint::Architecture;
+use halfbyte_model::Wanted;
 use halfbyte_ops::Backend;
 use halfbyte_plan::{Group, Plan};
 use serde_json::json;
@@ -155,7 +156,7 @@ fn decode(decoder: &mut AnyDecoder, at: usize, count: usize) -> Result<(f64, f64
     for i in 0..count {
         let next = token(decoder, at + i);
         let start = Instant::now();
-        decoder.last_logits(&[next])?;
+        decoder.feed(&[next], Wanted::Last, None, &mut |_, _| ())?;
         times.push(start.elapsed().as_secs_f64());
     }
     let total: f64 = times.iter().sum();
