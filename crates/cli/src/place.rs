@@ -238,7 +238,7 @@ impl Place {
     pub(crate) fn chunk(&self) -> usize {
         match self {
             Place::Cpu { .. } => 512,
-            Place::Cuda(_) => 8192,
+            Place::Cuda(_) => 4096,
         }
     }
 
@@ -339,7 +339,9 @@ impl Place {
     pub(crate) fn reader(&self, bytes: usize) -> Result<Reader> {
         Ok(match self {
             Place::Cpu { isa, threads } => Reader::Cpu(measure::Reader::new(*isa, *threads, bytes)?),
-            Place::Cuda(device) => Reader::Cuda(halfbyte_cuda::measure::Reader::new(device, bytes)?),
+            Place::Cuda(device) => {
+                Reader::Cuda(Box::new(halfbyte_cuda::measure::Reader::new(device, bytes)?))
+            }
         })
     }
 }
@@ -347,7 +349,7 @@ impl Place {
 /// See [`Place::reader`].
 pub(crate) enum Reader {
     Cpu(measure::Reader),
-    Cuda(halfbyte_cuda::measure::Reader),
+    Cuda(Box<halfbyte_cuda::measure::Reader>),
 }
 
 impl Reader {

@@ -87,6 +87,7 @@ int cuLaunchKernel(void *function, unsigned blocks_x, unsigned blocks_y, unsigne
     std::lock_guard<std::mutex> guard(one_launch);
     unsigned threads = threads_x * threads_y * threads_z;
     // Part of a warp would be allowed, but no kernel of ours wants it.
+    if (blocks_x * blocks_y * blocks_z == 0 || threads == 0) return 1;
     if (threads % 32 != 0 || threads > MOST_THREADS || shared > MOST_SHARED || blocks_y > 65535 || blocks_z > 65535)
         return 1;
     const Kernels::value_type &kernel = *(Kernels::value_type *)function;

@@ -133,10 +133,6 @@ impl Kernels {
 impl Cuda {
     /// Starts a kernel behind what was started before it.
     pub(crate) fn launch(&mut self, kernel: &'static str, grid: Grid, arguments: &[Arg]) -> Result<()> {
-        let blocks = grid.blocks;
-        if blocks.0 == 0 || blocks.1 == 0 || blocks.2 == 0 {
-            return Ok(());
-        }
         self.noted(kernel, |cuda| cuda.device.start(kernel, grid, arguments, false))
     }
 
@@ -167,6 +163,10 @@ impl Cuda {
 
 impl Device {
     fn start(&self, kernel: &'static str, grid: Grid, arguments: &[Arg], early: bool) -> Result<()> {
+        // The driver takes no launch of nothing.
+        if grid.blocks.0 == 0 || grid.blocks.1 == 0 || grid.blocks.2 == 0 {
+            return Ok(());
+        }
         let session = &self.session;
         let function = self.kernels.borrow_mut().find(self, kernel, grid.shared)?;
         let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];

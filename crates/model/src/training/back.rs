@@ -159,9 +159,10 @@ impl<B: Backend> Training<B> {
         let q = back(w.q, at.q_raw, w.q_norm, gains.slice(0, 1), dq, at.q);
         let k = back(w.k, at.k_raw, w.k_norm, gains.slice(1, 1), dk, at.k);
         self.backend.heads_gradient(q, k, pass.norm_eps, at.turns)?;
-        for (name, of, row) in [(LayerTensor::QNorm, q, 0), (LayerTensor::KNorm, k, 1)] {
-            if of.norm.is_some() {
-                learner.learn(&mut self.backend, TensorName::Layer(index, name), 0, gains.slice(row, 1))?;
+        for (tensor, of, row) in [(LayerTensor::QNorm, q, 0), (LayerTensor::KNorm, k, 1)] {
+            let name = TensorName::Layer(index, tensor);
+            if of.norm.is_some() && learner.wants(name) {
+                learner.learn(&mut self.backend, name, 0, gains.slice(row, 1))?;
             }
         }
         let other = |of: HeadsGradient, used| (of.dx, if of.dx == of.dy { used } else { of.dy });
