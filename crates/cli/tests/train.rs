@@ -110,6 +110,9 @@ fn no_step_is_larger_than_the_clip() {
     assert!(text(&wrong.stderr).contains("above 0"), "{}", text(&wrong.stderr));
 }
 
+/// Times that a run is killed at most.
+const PATIENCE: u64 = 200;
+
 /// Trains with one thread, with three, and killed again and again: all must end with the same bytes.
 fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u64) {
     let place = Place::new(name);
@@ -124,7 +127,7 @@ fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u64) {
     let want = results(&one);
     assert!(want == results(&three), "{mode:?}: threads change the bytes");
     let mut kills = 0;
-    for turn in 0..200u64 {
+    for turn in 0..=PATIENCE {
         let mut command = program::halfbyte();
         command.args(flags(&place.model, &place.data, &killed)).args(mode);
         command.stderr(Stdio::null()).stdout(Stdio::null());
@@ -132,11 +135,13 @@ fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u64) {
             command.arg("--resume");
         }
         let mut child = command.spawn().unwrap();
-        // Longer and longer, so that the run comes to its end on any machine.
-        std::thread::sleep(Duration::from_millis(5 + turn * 7 % 40 + turn * 25 / kills_wanted));
-        if child.try_wait().unwrap().is_none() {
-            child.kill().unwrap();
-            kills += 1;
+        // Longer and longer, and at last as long as it takes, so that the run comes to its end on any machine.
+        if turn < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5 + turn * 7 % 40 + turn * 25 / kills_wanted));
+            if child.try_wait().unwrap().is_none() {
+                child.kill().unwrap();
+                kills += 1;
+            }
         }
         if child.wait().unwrap().success() {
             break;

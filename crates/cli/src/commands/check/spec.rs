@@ -277,6 +277,8 @@ mod tests {
         let recipe = Recipe { sentences, identity: usize::MAX, boundary: usize::MAX, seed: 0 };
         let mut data: HashSet<String> = questions(&recipe).iter().map(|row| bare(&row.prompt)).collect();
         data.extend(include_str!("../data/general.txt").lines().map(bare));
+        let more = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/check/general-en.txt");
+        data.extend(std::fs::read_to_string(more).unwrap().lines().map(bare));
         assert!(data.len() > 1000 && data.contains("whoareyou") && data.contains("日本的首都在哪裡"));
         for (name, spec) in ours().iter().filter(|(name, _)| name.starts_with("identity")) {
             for turns in spec.groups.iter().flat_map(|group| &group.phrasings) {
