@@ -107,6 +107,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             (decoder, plan, place, format!("{} with random weights", config.display()))
         }
     };
+    profile::check(args.profile, &place)?;
     let progress = Progress::waiting("measuring");
     let mut reader = place.reader(READ_BYTES)?;
     let mut rounds = Vec::new();

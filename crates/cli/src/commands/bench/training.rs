@@ -61,6 +61,7 @@ pub(super) fn run(
         recompute: args.recompute,
     };
     let (place, plan) = place.settle(|place| size.fitting(place, path))?;
+    super::profile::check(profile, &place)?;
     let progress = Progress::waiting("measuring");
     let mut model =
         Training::new(place.backend(&plan)?, architecture, &plan, size.training(), size.encoding)?;
