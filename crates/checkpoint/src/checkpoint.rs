@@ -125,13 +125,11 @@ impl Checkpoint {
         gguf::open_memory(name, gguf)
     }
 
-    /// Opens as `open` does, and reads tensors past the page cache where the file system can.
-    /// For machines whose GPU shares the memory the cache would take.
-    pub fn open_direct(path: &Path) -> Result<Checkpoint, Error> {
-        let mut checkpoint = Checkpoint::open(path)?;
-        let files = checkpoint.reader.files_mut();
-        files.iter_mut().try_for_each(SourceFile::use_direct_reads)?;
-        Ok(checkpoint)
+    /// From now on tensors are read past the page cache, where the file system can. For machines whose GPU shares the
+    /// memory that the cache would take.
+    pub fn read_directly(&mut self) -> Result<(), Error> {
+        let files = self.reader.files_mut();
+        files.iter_mut().try_for_each(SourceFile::use_direct_reads)
     }
 
     /// Puts the parts together; checks that the tensors are the architecture's, no more, no less.

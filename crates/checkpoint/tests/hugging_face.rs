@@ -160,7 +160,8 @@ fn a_cache_of_links_into_blobs_is_read() {
 fn direct_reads_give_the_same_values() {
     let scratch = Scratch::new();
     let source = open_toy(&scratch);
-    let direct = Checkpoint::open_direct(&scratch.join("toy")).unwrap();
+    let mut direct = Checkpoint::open(&scratch.join("toy")).unwrap();
+    direct.read_directly().unwrap();
     for (a, b) in source.tensors.iter().zip(&direct.tensors) {
         assert_eq!(read_all(&source, a).unwrap(), read_all(&direct, b).unwrap());
     }

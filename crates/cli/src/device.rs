@@ -106,13 +106,14 @@ pub(crate) struct Opened {
 
 /// Opens a model, plans, refuses what does not fit, loads.
 pub(crate) fn open(path: &Path, args: &ComputeArgs, logit_rows: usize) -> Result<Opened> {
-    let checkpoint = embedded::open(path)?;
+    let mut checkpoint = embedded::open(path)?;
     let architecture = checkpoint.architecture.clone();
     let settings = args.settings(&architecture, logit_rows)?;
     let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
     let (place, plan) =
         args.place.settle(|place| fitting(path, place, &architecture, &settings, &encoding))?;
     let mut decoder = Decoder::new(place.backend(&plan)?, &architecture, &plan, &encoding)?;
+    place.prepare(&mut checkpoint)?;
     let mut progress = Progress::new("loading", architecture.parameters());
     load::load(&mut decoder.backend, &checkpoint, &plan, args.scales, &mut |done| progress.add(done))?;
     drop(progress);

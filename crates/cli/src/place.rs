@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use halfbyte_checkpoint::{Architecture, LayerTensor, TensorName};
+use halfbyte_checkpoint::{Architecture, Checkpoint, LayerTensor, TensorName};
 use halfbyte_cpu::{Cpu, Isa, measure};
 use halfbyte_cuda::{Cuda, Device, Driver, MANY, usual_places};
 use halfbyte_ops::{Backend, Buffer};
@@ -231,6 +231,14 @@ impl Place {
         match self {
             Place::Cpu { threads, .. } => *threads,
             Place::Cuda(_) => 1,
+        }
+    }
+
+    /// Has a file read so that it does not take the memory of this place twice.
+    pub(crate) fn prepare(&self, checkpoint: &mut Checkpoint) -> Result<()> {
+        match self {
+            Place::Cuda(device) if device.properties().integrated => Ok(checkpoint.read_directly()?),
+            _ => Ok(()),
         }
     }
 

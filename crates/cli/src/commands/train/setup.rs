@@ -48,7 +48,7 @@ pub(super) struct Setup {
 impl Setup {
     /// `reached` hears of phases of memory: "model_loaded" and so on.
     pub(super) fn new(args: &TrainArgs, reached: &mut dyn FnMut(&'static str)) -> Result<Setup> {
-        let checkpoint = embedded::open(&args.model)?;
+        let mut checkpoint = embedded::open(&args.model)?;
         let architecture = checkpoint.architecture.clone();
         let length = args.corpus.length(architecture.max_context)?;
         let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
@@ -69,6 +69,7 @@ impl Setup {
         })?;
         let binding = bind(args, &checkpoint, &feed, &speech, length);
         let (mut model, mut adam, stored) = on_device(args, &checkpoint, &size, &place, &plan)?;
+        place.prepare(&mut checkpoint)?;
         let mut progress = Progress::new("loading", architecture.parameters());
         let done = &mut |done| progress.add(done);
         let recipe = args.state.recipe();
