@@ -154,13 +154,18 @@ fn answers_that_do_not_end_are_left_out_and_counted() {
 #[test]
 fn what_cannot_be_generated_is_refused_before_any_work() {
     let toy = Toy::new("data-misuse");
-    let (txt, tsv) = (toy.path("id.txt"), toy.path("id.tsv"));
+    let (txt, tsv, jsonl) = (toy.path("id.txt"), toy.path("id.tsv"), toy.path("id.jsonl"));
     for (arguments, says) in [
         (vec!["--identity", "I am.", "--out", &txt], ".tsv or .jsonl"),
         (vec!["--identity", "I am.", "--out", &tsv, "--model", "none"], "write a .jsonl"),
         (vec!["--identity", "I am.", "--out", &tsv, "--replay", "p.txt"], "--model"),
         (vec!["--identity", "I am.", "--identity-en", "I am.", "--out", &tsv], "English already"),
         (vec!["--identity", " ", "--out", &tsv], "not empty"),
+        (
+            vec!["--identity", "I am.", "--out", &jsonl, "--model", "embedded", "--times", "2"],
+            "--temperature",
+        ),
+        (vec!["--identity", "I am.", "--out", &jsonl, "--times", "2"], "--model"),
     ] {
         let output = halfbyte(&[&["data", "generate"][..], &arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

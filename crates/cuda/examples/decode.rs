@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use halfbyte_cuda::{Cuda, Device, Driver, ScratchNeed};
+use halfbyte_cuda::{Cuda, Device, Driver, ScratchNeed, measure};
 use halfbyte_ops::{
     Backend, Buffer, Cache, CacheFormat, Fresh, Heads, Keep, Matrix, Norm, Product, Result, Rows, Vector,
     Weight, WeightFormat,
@@ -195,21 +195,13 @@ fn others(cuda: &mut Cuda, layers: &[Layer], at: &Values) -> Result<()> {
     Ok(())
 }
 
-/// A backend whose arena is full of numbers near 1, whatever they are taken for.
+/// A backend whose arena is full of numbers.
 fn filled(device: &Device) -> Result<Cuda> {
     let (heads, _, head_dim) = HEADS;
     let need = ScratchNeed { tokens: 8, heads, head_dim, context: CONTEXT, library: false };
     let scratch = Buffer { offset: ARENA, bytes: need.bytes() };
     let mut cuda = Cuda::new(device, ARENA + scratch.bytes, scratch)?;
-    let mut state = 1u32;
-    let mut word = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 16) & 0x80ff | 0x3f00
-    };
-    let bytes: Vec<u8> = (0..16 << 20).flat_map(|_| (word() as u16).to_le_bytes()).collect();
-    for offset in (0..ARENA).step_by(bytes.len()) {
-        cuda.write_bytes(Buffer { offset, bytes: bytes.len() }, &bytes)?;
-    }
+    measure::fill(&mut cuda, Buffer { offset: 0, bytes: ARENA })?;
     println!("{}", cuda.describe());
     Ok(cuda)
 }

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use halfbyte_cuda::{Cuda, Device, Driver, ScratchNeed, usual_places};
+use halfbyte_cuda::{Cuda, Device, Driver, ScratchNeed, measure, usual_places};
 use halfbyte_formats::state::{Average, adamw};
 use halfbyte_ops::update::{Kept, Recipe, Step};
 use halfbyte_ops::{
@@ -27,7 +27,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A backend whose arena is full of numbers near 1, whatever they are taken for.
+    /// A backend whose arena is full of numbers.
     fn add(&mut self, device: &Device) -> Result<()> {
         let need = ScratchNeed {
             tokens: CONTEXT,
@@ -38,15 +38,7 @@ impl Bench {
         };
         let scratch = Buffer { offset: ARENA, bytes: need.bytes().max(64 << 20) };
         let mut cuda = Cuda::new(device, ARENA + scratch.bytes, scratch)?;
-        let mut state = 1u32;
-        let mut word = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 16) & 0x80ff | 0x3f00
-        };
-        let bytes: Vec<u8> = (0..16 << 20).flat_map(|_| (word() as u16).to_le_bytes()).collect();
-        for offset in (0..ARENA).step_by(bytes.len()) {
-            cuda.write_bytes(Buffer { offset, bytes: bytes.len() }, &bytes)?;
-        }
+        measure::fill(&mut cuda, Buffer { offset: 0, bytes: ARENA })?;
         println!("{}", cuda.describe());
         self.cudas.push(cuda);
         Ok(())

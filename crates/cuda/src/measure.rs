@@ -75,8 +75,9 @@ fn best(cuda: &mut Cuda, call: impl Fn(&mut Cuda) -> Result<()>) -> Result<f64> 
     Ok(best)
 }
 
-/// Numbers near one of either sign: zeros would need less power than any model.
-fn fill(cuda: &mut Cuda, buffer: Buffer) -> Result<()> {
+/// Fills a buffer with numbers near one of either sign, whatever they are taken for: zeros would need less power than
+/// any model.
+pub fn fill(cuda: &mut Cuda, buffer: Buffer) -> Result<()> {
     let mut state = 1u32;
     let mut word = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -29,6 +29,7 @@ const READ_BYTES: usize = 1 << 30;
   halfbyte bench SmolLM2-135M-Instruct.Q4_1.gguf
   halfbyte bench --random configs/qwen3-0.6b.json --repeat 3 --json
   halfbyte bench --random configs/qwen3-4b.json --train --batch 8 --seq 1024
+  halfbyte bench --random configs/qwen3-4b.json --decode-at 512 --device cuda --profile
 
 Ceilings are measured in the same run, between the timings: bytes read for a token against the
 speed of reading memory, arithmetic of a prompt against the speed of the unit that does it.")]

@@ -28,12 +28,12 @@ const GENERAL: &str = include_str!("general.txt");
 #[command(after_help = "Examples:
   halfbyte data generate --identity '我是 F# 之神。' --identity-en 'I am the god of F#.' --out id.tsv
   halfbyte data generate --identity 'I am the god of F#.' --model SmolLM2.gguf --out id.jsonl
+  halfbyte data generate --identity 'I am Ada.' --model SmolLM2.gguf --temperature 1 --times 3 --out id.jsonl
 
 With --model, general questions are answered by the model as it is, so that training keeps what it
 says now. Answers that do not end by themselves, or repeat themselves, are left out and counted.
-A .jsonl has
-second turns too, where one kind of question follows the other; a .tsv cannot. The same seed and
-model write the same file.")]
+A .jsonl has second turns too, where one kind of question follows the other; a .tsv cannot. The
+same seed and model write the same file.")]
 pub(crate) struct GenerateArgs {
     /// What the model shall say it is; the language decides how it is asked
     #[arg(long, value_name = "SENTENCE")]
