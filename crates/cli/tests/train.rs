@@ -7,7 +7,7 @@ mod toy;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use toy::{Toy, halfbyte, text};
 
@@ -110,24 +110,31 @@ fn no_step_is_larger_than_the_clip() {
     assert!(text(&wrong.stderr).contains("above 0"), "{}", text(&wrong.stderr));
 }
 
-/// Times that a run is killed at most.
-const PATIENCE: u64 = 200;
-
 /// Trains with one thread, with three, and killed again and again: all must end with the same bytes.
-fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u64) {
+fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u32) {
     let place = Place::new(name);
-    let [one, three, killed] = ["one", "three", "killed"].map(|name| place.out(name));
-    for (out, threads) in [(&one, "1"), (&three, "3")] {
+    let [three, one, killed] = ["three", "one", "killed"].map(|name| place.out(name));
+    let mut whole = Duration::ZERO;
+    for (out, threads) in [(&three, "3"), (&one, "1")] {
         let mut flags = flags(&place.model, &place.data, out);
         flags.extend(["--threads", threads]);
         flags.extend(mode);
+        let started = Instant::now();
         let output = halfbyte(&flags);
+        whole = started.elapsed();
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
     let want = results(&one);
     assert!(want == results(&three), "{mode:?}: threads change the bytes");
+    // How long a run may live before it is killed. First moments, together half of a whole run, so that it
+    // cannot have ended; then longer and longer, so that kills fall everywhere; at last as long as it takes.
+    let life = |turn: u32| match turn {
+        _ if turn < kills_wanted => Some(whole * (1 + turn * 7 % kills_wanted) / (kills_wanted * kills_wanted)),
+        _ if turn < 3 * kills_wanted => Some(whole * (turn - kills_wanted) / kills_wanted),
+        _ => None,
+    };
     let mut kills = 0;
-    for turn in 0..=PATIENCE {
+    for turn in 0..=3 * kills_wanted {
         let mut command = program::halfbyte();
         command.args(flags(&place.model, &place.data, &killed)).args(mode);
         command.stderr(Stdio::null()).stdout(Stdio::null());
@@ -135,9 +142,8 @@ fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u64) {
             command.arg("--resume");
         }
         let mut child = command.spawn().unwrap();
-        // Longer and longer, and at last as long as it takes, so that the run comes to its end on any machine.
-        if turn < PATIENCE {
-            std::thread::sleep(Duration::from_millis(5 + turn * 7 % 40 + turn * 25 / kills_wanted));
+        if let Some(life) = life(turn) {
+            std::thread::sleep(life);
             if child.try_wait().unwrap().is_none() {
                 child.kill().unwrap();
                 kills += 1;
@@ -153,7 +159,7 @@ fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u64) {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_with_any_threads_and_after_any_kill() {
-    ends_with_the_same_bytes("train-kill", &[], 5);
+    ends_with_the_same_bytes("train-kill", &[], 24);
 }
 
 /// What the recipe is compared with: master weights, wider moments, no quantisation.
@@ -167,7 +173,7 @@ const MODES: [&[&str]; 4] = [
 #[test]
 fn that_holds_in_every_mode_of_comparison() {
     for (index, mode) in MODES.into_iter().enumerate() {
-        ends_with_the_same_bytes(&format!("train-mode-{index}"), mode, 2);
+        ends_with_the_same_bytes(&format!("train-mode-{index}"), mode, 5);
     }
 }
 
