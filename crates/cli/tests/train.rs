@@ -129,7 +129,9 @@ fn ends_with_the_same_bytes(name: &str, mode: &[&str], kills_wanted: u32) {
     // How long a run may live before it is killed. First moments, together half of a whole run, so that it
     // cannot have ended; then longer and longer, so that kills fall everywhere; at last as long as it takes.
     let life = |turn: u32| match turn {
-        _ if turn < kills_wanted => Some(whole * (1 + turn * 7 % kills_wanted) / (kills_wanted * kills_wanted)),
+        _ if turn < kills_wanted => {
+            Some(whole * (1 + turn * 7 % kills_wanted) / (kills_wanted * kills_wanted))
+        }
         _ if turn < 3 * kills_wanted => Some(whole * (turn - kills_wanted) / kills_wanted),
         _ => None,
     };

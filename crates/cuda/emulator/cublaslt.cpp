@@ -1,4 +1,4 @@
-// cuBLASLt's library, as far as `src/cublaslt/sys.rs` calls it: products of bf16 with f32 results, one value after the
+// cuBLASLt's library, as far as `src/cublaslt/sys.rs` calls it: products of bf16 with f32 or bf16 results, one value after the
 // other. What was described wrongly shows, or ends the program: sizes that do not fit each other, rows longer than what
 // lies between them, addresses that do not begin where was said, a product of a shape that no algorithm was asked for.
 #include <cmath>
@@ -63,6 +63,13 @@ float value(const void *from, const Layout *layout, bool turned, uint64_t i, uin
     return x;
 }
 
+// To nearest, ties to even.
+uint16_t bf16_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
 template <class T> int make(T **place, T made) { return *place = new T(made), 0; }
 
 } // namespace
@@ -108,7 +115,7 @@ int cublasLtMatmulAlgoGetHeuristic(int *, const Description *product, const Layo
                                    const Layout *d, const Preference *preference, int asked, Found *found, int *count) {
     uint64_t inner_a = product->turned[0] ? a->rows : a->columns, inner_b = product->turned[1] ? b->columns : b->rows;
     uint64_t rows = product->turned[0] ? a->columns : a->rows, columns = product->turned[1] ? b->rows : b->columns;
-    bool right = product->pointer_mode == 1 && fits(a, BF16) && fits(b, BF16) && fits(d, 0) && c == d && asked == 1 &&
+    bool right = product->pointer_mode == 1 && fits(a, BF16) && fits(b, BF16) && (fits(d, 0) || fits(d, BF16)) && c == d && asked == 1 &&
                  inner_a == inner_b && rows == d->rows && columns == d->columns && preference->reductions == 2;
     if (!right) return INVALID;
     *found = Found{{product, a, b, d, preference->workspace, {}}, {}, preference->workspace, 0, 1.0f, {}};
@@ -117,7 +124,7 @@ int cublasLtMatmulAlgoGetHeuristic(int *, const Description *product, const Layo
 }
 
 int cublasLtMatmul(int *, const Description *product, const float *alpha, const void *a, const Layout *of_a, const void *b,
-                   const Layout *of_b, const float *beta, const float *c, const Layout *of_c, float *d, const Layout *of_d,
+                   const Layout *of_b, const float *beta, const void *c, const Layout *of_c, void *d, const Layout *of_d,
                    const Algorithm *algorithm, unsigned char *workspace, size_t bytes, void *) {
     bool known = algorithm->product == product && algorithm->a == of_a && algorithm->b == of_b && algorithm->d == of_d;
     if (!known || of_c != of_d || c != d) fail("a product that this algorithm was not chosen for");
@@ -134,8 +141,14 @@ int cublasLtMatmul(int *, const Description *product, const float *alpha, const 
             double sum = 0.0;
             for (uint64_t k = 0; k < inner; k++)
                 sum += (double)value(a, of_a, turned_a, i, k) * value(b, of_b, turned_b, k, j);
-            float *to = d + j * of_d->stride + i;
+            uint64_t at = j * of_d->stride + i;
             float scaled = (float)sum * *alpha;
+            if (of_d->type == BF16) {
+                if (*beta != 0.0f) fail("narrow results that are added to");
+                ((uint16_t *)d)[at] = bf16_of(scaled);
+                continue;
+            }
+            float *to = (float *)d + at;
             *to = *beta == 0.0f ? scaled : scaled + *beta * *to;
         }
     }

@@ -1,104 +1,67 @@
-// y[t,c] = silu(g[t,c]) * u[t,c] of products that are there already, and the way back. A block for each row, a thread
-// for four columns; y, gradients and what is kept may be narrow. Products may be those of some columns only: `count`
-// from `first` on.
+// y[t,c] = silu(g[t,c]) * u[t,c] of products that are there already, and the way back. A block for each row.
+//
+// Narrow products are those of the library: of `count` columns from `first` on, a multiple of 64; their rows lie `stride`
+// apart, a multiple of 8. A thread takes eight columns at a time, and goes on with zeros to the end of the padding.
 #include "gated.cuh"
 
-// Four numbers; zeros where there are fewer.
-struct Four {
-    float of[4];
-};
-
-// Whether rows that begin at multiples of these may be read and written in fours.
-__device__ __forceinline__ bool in_fours(u32 a, u32 b, u32 c) { return ((a | b | c) & 3u) == 0; }
-
-__device__ __forceinline__ Four load(const float *from, u32 there, bool whole) {
-    if (whole && there == 4) {
-        float4 x = *(const float4 *)from;
-        return {{x.x, x.y, x.z, x.w}};
-    }
-    Four x = {};
+__device__ __forceinline__ void get_eight(const u16 *from, float (&x)[8]) {
+    uint4 pairs = *(const uint4 *)from;
+    u32 of[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
 #pragma unroll
-    for (u32 i = 0; i < 4; i++)
-        if (i < there) x.of[i] = from[i];
-    return x;
+    for (u32 i = 0; i < 4; i++) x[2 * i] = float_of((u16)of[i]), x[2 * i + 1] = float_of((u16)(of[i] >> 16));
 }
 
-__device__ __forceinline__ Four load_kept(const void *rows, u32 narrow, u32 columns, u64 row, u32 column, u32 there,
-                                          bool whole) {
-    if (!narrow) return load((const float *)rows + row * columns + column, there, whole);
-    const u16 *from = (const u16 *)rows + row * padded(columns) + column;
-    if (whole && there == 4) {
-        uint2 x = *(const uint2 *)from;
-        return {{float_of((u16)x.x), float_of(x.x >> 16), float_of((u16)x.y), float_of(x.y >> 16)}};
-    }
-    Four x = {};
-#pragma unroll
-    for (u32 i = 0; i < 4; i++)
-        if (i < there) x.of[i] = float_of(from[i]);
-    return x;
+__device__ __forceinline__ void put_eight(u16 *to, const float (&x)[8]) {
+    *(uint4 *)to = make_uint4(pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]), pair_of(x[6], x[7]));
 }
 
-__device__ __forceinline__ void keep(void *rows, u32 narrow, u32 columns, u64 row, u32 column, u32 there, bool whole,
-                                     const Four &x) {
-    if (whole && there == 4) {
-        put_four(rows, narrow, columns, row, column, make_float4(x.of[0], x.of[1], x.of[2], x.of[3]));
-        return;
-    }
-#pragma unroll
-    for (u32 i = 0; i < 4; i++)
-        if (i < there) put(rows, narrow, columns, row, column + i, x.of[i]);
-}
-
-// Rows of both products are `stride` apart. Scales, biases and places of what is kept (narrow) may be null.
-extern "C" __global__ void gated(const float *gate, const float *up, u32 stride, const float *gate_scale,
-                                 const float *up_scale, const float *gate_bias, const float *up_bias, void *kept,
-                                 void *kept_up, void *out, u32 narrow, u32 columns, u32 first, u32 count) {
+// y = silu(g) u, nothing of it narrow but perhaps y
+extern "C" __global__ void gated(const float *gate, const float *up, void *out, u32 narrow, u32 columns) {
     u64 t = blockIdx.x;
-    bool whole = in_fours(stride, columns, first);
-    float by = gate_scale ? *gate_scale : 1.0f, up_by = up_scale ? *up_scale : 1.0f;
-    for (u32 c = threadIdx.x * 4; c < count; c += blockDim.x * 4) {
-        u32 there = min(4u, count - c), column = first + c;
-        Four g = load(gate + t * stride + c, there, whole), u = load(up + t * stride + c, there, whole), y;
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            g.of[i] *= by, u.of[i] *= up_by;
-            if (gate_bias && i < there) g.of[i] += gate_bias[column + i];
-            if (up_bias && i < there) u.of[i] += up_bias[column + i];
-            y.of[i] = silu(g.of[i]) * u.of[i];
-        }
-        keep(out, narrow, columns, t, column, there, whole, y);
-        if (!kept) continue;
-        keep(kept, true, columns, t, column, there, whole, g);
-        keep(kept_up, true, columns, t, column, there, whole, u);
-    }
-    if (first + count < columns) return;
+    for (u32 c = threadIdx.x; c < columns; c += blockDim.x)
+        put(out, narrow, columns, t, c, silu(gate[t * columns + c]) * up[t * columns + c]);
     pad(out, narrow, columns, t, threadIdx.x, blockDim.x);
-    if (!kept) return;
-    pad(kept, true, columns, t, threadIdx.x, blockDim.x);
-    pad(kept_up, true, columns, t, threadIdx.x, blockDim.x);
 }
 
-// dy is that of the same columns. Gradients may take the places of what was kept.
-extern "C" __global__ void gated_gradient(const float *dy, const void *gate, const void *up, u32 kept_narrow, void *dgate,
-                                          void *dup, u32 gate_narrow, u32 up_narrow, u32 columns, u32 first, u32 count) {
+// Scales and biases are those that are not in the products yet, or null; with a bias the products become whole in place.
+extern "C" __global__ void gated_narrow(u16 *gate, u16 *up, u32 stride, const float *gate_scale, const float *up_scale,
+                                        const float *gate_bias, const float *up_bias, u16 *out, u32 columns, u32 first,
+                                        u32 count) {
     u64 t = blockIdx.x;
-    bool whole = in_fours(count, columns, first);
-    for (u32 c = threadIdx.x * 4; c < count; c += blockDim.x * 4) {
-        u32 there = min(4u, count - c), column = first + c;
-        Four d = load(dy + t * count + c, there, whole), both[2];
-        Four g = load_kept(gate, kept_narrow, columns, t, column, there, whole);
-        Four u = load_kept(up, kept_narrow, columns, t, column, there, whole);
+    float by = gate_scale ? *gate_scale : 1.0f, up_by = up_scale ? *up_scale : 1.0f;
+    for (u32 c = threadIdx.x * 8; c < padded(count); c += blockDim.x * 8) {
+        u64 at = t * stride + c;
+        float g[8], u[8], y[8];
+        get_eight(gate + at, g), get_eight(up + at, u);
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            GatedGradient of = gated_gradient_of(g.of[i], u.of[i], d.of[i]);
-            both[0].of[i] = of.dgate, both[1].of[i] = of.dup;
+        for (u32 i = 0; i < 8; i++) {
+            u32 column = first + c + i;
+            bool there = column < columns;
+            g[i] = there ? g[i] * by + (gate_bias ? gate_bias[column] : 0.0f) : 0.0f;
+            u[i] = there ? u[i] * up_by + (up_bias ? up_bias[column] : 0.0f) : 0.0f;
+            y[i] = g[i] * quick_sigmoid(g[i]) * u[i];
         }
-        keep(dgate, gate_narrow, columns, t, column, there, whole, both[0]);
-        keep(dup, up_narrow, columns, t, column, there, whole, both[1]);
+        put_eight(out + t * padded(columns) + first + c, y);
+        if (gate_bias || up_bias || first + c + 8 > columns) put_eight(gate + at, g), put_eight(up + at, u);
     }
-    if (first + count < columns) return;
-    pad(dgate, gate_narrow, columns, t, threadIdx.x, blockDim.x);
-    pad(dup, up_narrow, columns, t, threadIdx.x, blockDim.x);
+}
+
+// Gradients may take the places of what was kept.
+extern "C" __global__ void gated_gradient_narrow(const u16 *dy, u32 stride, const u16 *gate, const u16 *up, u16 *dgate,
+                                                 u16 *dup, u32 columns, u32 first, u32 count) {
+    u64 t = blockIdx.x;
+    for (u32 c = threadIdx.x * 8; c < padded(count); c += blockDim.x * 8) {
+        u64 at = t * padded(columns) + first + c;
+        float d[8], g[8], u[8];
+        get_eight(dy + t * stride + c, d), get_eight(gate + at, g), get_eight(up + at, u);
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            bool there = first + c + i < columns;
+            GatedGradient of = gated_gradient_of(g[i], u[i], d[i], quick_sigmoid(g[i]));
+            g[i] = there ? of.dgate : 0.0f, u[i] = there ? of.dup : 0.0f;
+        }
+        put_eight(dgate + at, g), put_eight(dup + at, u);
+    }
 }
 
 // y[t,c] += b[c]

@@ -23,10 +23,11 @@ pub(crate) fn forward(
     let (format, columns) = (gate.weight.format, out.columns);
     if let Some((gates, ups)) = kept.filter(|kept| !kept.0.narrow) {
         linear::forward(cuda, x, &[Product::new(gate, gates), Product::new(up, ups)])?;
-        let products = Products::whole([cuda.rows(OP, gates)?, cuda.rows(OP, ups)?], columns);
-        return mix(cuda, &products, None, out, 0..columns);
+        let arguments = args![cuda.rows(OP, gates)?, cuda.rows(OP, ups)?, cuda.pointer(OP, out.buffer)?];
+        let grid = Grid::line(out.rows, 256);
+        return cuda.launch("gated", grid, &[arguments, args![out.narrow, columns]].concat());
     }
-    if library::takes(cuda, x.rows, format) {
+    if out.narrow && library::takes(cuda, x.rows, format) {
         return library::gated(cuda, x, gate, up, kept, out);
     }
     if format != WeightFormat::F32 && x.rows <= FEW && kept.is_none() {
@@ -54,7 +55,7 @@ pub(crate) fn normed(
     out: Rows,
 ) -> Result<()> {
     gated::check_shapes(norm.out, gate, up, kept, out)?;
-    let ours = kept.is_none() && !library::takes(cuda, norm.x.rows, gate.weight.format);
+    let ours = kept.is_none() && !(out.narrow && library::takes(cuda, norm.x.rows, gate.weight.format));
     if ours && one_token::gated(cuda, Token::Normed(norm), gate, up, out)? {
         return Ok(());
     }
@@ -62,7 +63,13 @@ pub(crate) fn normed(
     forward(cuda, norm.out, gate, up, kept, out)
 }
 
-/// Both products of some columns, as they lie; scales and biases are those that are not in them.
+/// Where narrow products are kept; nowhere, where they are not.
+pub(crate) fn places(cuda: &Cuda, kept: Option<(Rows, Rows)>) -> Result<[DevicePtr; 2]> {
+    let place = |rows: Rows| cuda.pointer(OP, rows.buffer);
+    kept.map_or(Ok([DevicePtr::NULL; 2]), |(gate, up)| Ok([place(gate)?, place(up)?]))
+}
+
+/// Both narrow products of some columns, as they lie; scales and biases are those that are not in them.
 pub(crate) struct Products {
     pub(crate) gate: DevicePtr,
     pub(crate) up: DevicePtr,
@@ -72,32 +79,11 @@ pub(crate) struct Products {
     pub(crate) biases: [DevicePtr; 2],
 }
 
-impl Products {
-    /// Nothing is missing in them.
-    fn whole([gate, up]: [DevicePtr; 2], stride: usize) -> Products {
-        let none = [DevicePtr::NULL; 2];
-        Products { gate, up, stride, scales: none, biases: none }
-    }
-}
-
-/// Where narrow products are kept; nowhere, where they are not.
-pub(crate) fn places(cuda: &Cuda, kept: Option<(Rows, Rows)>) -> Result<[DevicePtr; 2]> {
-    let place = |rows: Rows| cuda.pointer(OP, rows.buffer);
-    kept.map_or(Ok([DevicePtr::NULL; 2]), |(gate, up)| Ok([place(gate)?, place(up)?]))
-}
-
-/// What comes of both products of these columns.
-pub(crate) fn mix(
-    cuda: &mut Cuda,
-    products: &Products,
-    kept: Option<(Rows, Rows)>,
-    out: Rows,
-    of: Range<usize>,
-) -> Result<()> {
-    let (to, [kept_gate, kept_up]) = (cuda.pointer(OP, out.buffer)?, places(cuda, kept)?);
+/// What comes of both products of these columns; with biases they become whole where they lie.
+pub(crate) fn mix(cuda: &mut Cuda, products: &Products, out: Rows, of: Range<usize>) -> Result<()> {
+    let to = cuda.pointer(OP, out.buffer)?;
     let Products { gate, up, stride, scales, biases } = *products;
-    let (first, count) = (of.start, of.end - of.start);
     let given = args![gate, up, stride, scales[0], scales[1], biases[0], biases[1]];
-    let results = args![kept_gate, kept_up, to, out.narrow, out.columns, first, count];
-    cuda.launch("gated", Grid::line(out.rows, 256), &[given, results].concat())
+    let results = args![to, out.columns, of.start, of.len()];
+    cuda.launch("gated_narrow", Grid::line(out.rows, 256), &[given, results].concat())
 }

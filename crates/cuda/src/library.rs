@@ -11,7 +11,7 @@ use halfbyte_ops::error::check;
 use halfbyte_ops::tensor::PANEL;
 use halfbyte_ops::{Matrix, Product, Result, Rows, Weight, WeightFormat};
 
-use crate::cublaslt::{self, CublasLt, Operand};
+use crate::cublaslt::{self, CublasLt, Operand, Results};
 use crate::gated::Products;
 use crate::launch::{DevicePtr, Grid, args};
 use crate::{Cuda, Device, gated, residual};
@@ -190,8 +190,9 @@ pub(crate) fn linear(cuda: &mut Cuda, x: Rows, product: &Product) -> Result<()> 
         let (most, limit) = most_results(cuda, x.columns, count, 0);
         let out = to.add(first * weight.rows * 4);
         for part in parts(OP, weight.rows, most, limit)? {
-            let out = (out.add(part.start * 4), weight.rows);
-            outputs(cuda, OP, x.slice(first, count), &weight, part, out, product.added)?;
+            let to = Results::new(out.add(part.start * 4), weight.rows);
+            let to = Results { added: product.added, ..to };
+            outputs(cuda, OP, x.slice(first, count), &weight, part, to)?;
         }
     }
     let Some(bias) = bias else { return Ok(()) };
@@ -199,15 +200,14 @@ pub(crate) fn linear(cuda: &mut Cuda, x: Rows, product: &Product) -> Result<()> 
     cuda.launch("add_bias", Grid::line(x.rows, 256), args![to, bias, weight.rows])
 }
 
-/// out[t,n] (+)= s * sum_k x'[t,k] w[n,k] of some outputs n; rows of `out` are `stride` apart.
+/// out[t,n] (+)= s * sum_k x'[t,k] w[n,k] of some outputs n
 fn outputs(
     cuda: &mut Cuda,
     op: &'static str,
     x: Rows,
     weight: &Weight,
     part: Range<usize>,
-    (out, stride): (DevicePtr, usize),
-    added: bool,
+    out: Results,
 ) -> Result<()> {
     let at = places(cuda, op)?;
     let left = narrow(cuda, op, x, at.rounded)?;
@@ -216,9 +216,11 @@ fn outputs(
     let (rows, columns) = (x.rows, part.len());
     let right = Operand { turned: true, ..decoded(cuda, op, weight, part, 0..weight.columns, at.decoded)? };
     let scale = scale(cuda, op, weight)?;
-    multiply(cuda, op, &cublaslt::Product { rows, columns, inner, left, right, out, stride, scale, added })
+    multiply(cuda, op, &cublaslt::Product { rows, columns, inner, left, right, out, scale })
 }
 
+/// Products that are kept are made where they are kept, others beside each other in scratch; either way they are
+/// rounded before they are mixed.
 pub(crate) fn gated(
     cuda: &mut Cuda,
     x: Rows,
@@ -228,45 +230,79 @@ pub(crate) fn gated(
     out: Rows,
 ) -> Result<()> {
     const OP: &str = "gated";
-    let at = places(cuda, OP)?;
-    let null = |place: Option<DevicePtr>| place.unwrap_or(DevicePtr::NULL);
     let bias = |matrix: Matrix| matrix.bias.map(|bias| cuda.vector(OP, bias)).transpose();
-    let biases = [null(bias(gate)?), null(bias(up)?)];
-    let scales = [null(scale(cuda, OP, &gate.weight)?), null(scale(cuda, OP, &up.weight)?)];
+    let biases = [bias(gate)?, bias(up)?].map(|bias| bias.unwrap_or(DevicePtr::NULL));
     let most = tokens_at_once(cuda, OP, &[(x, ROUNDED)])?;
     for (first, count) in pieces(x.rows, most) {
         let of = |rows: Rows| rows.slice(first, count);
-        let left = narrow(cuda, OP, of(x), at.rounded)?;
-        let inner = x.columns.next_multiple_of(64);
-        // Of both.
-        let (most, limit) = most_results(cuda, 2 * inner, count, 8);
-        for part in parts(OP, out.columns, most, limit)? {
-            let (width, stride) = (part.len(), 2 * part.len());
-            let behind = at.decoded.add(width * inner * 2);
-            let right = decoded(cuda, OP, &gate.weight, part.clone(), 0..x.columns, at.decoded)?;
-            let second = decoded(cuda, OP, &up.weight, part.clone(), 0..x.columns, behind)?;
-            let product = |right: Operand, columns, column: usize| cublaslt::Product {
-                rows: count,
-                columns,
-                inner,
-                left,
-                right: Operand { turned: true, ..right },
-                out: at.results.add(column * 4),
-                stride,
-                scale: None,
-                added: false,
-            };
-            // Where both were decoded, one behind the other, they are one product.
-            if right.at == at.decoded && second.at == behind {
-                multiply(cuda, OP, &product(right, stride, 0))?;
-            } else {
-                multiply(cuda, OP, &product(right, width, 0))?;
-                multiply(cuda, OP, &product(second, width, width))?;
-            }
-            let products =
-                Products { gate: at.results, up: at.results.add(width * 4), stride, scales, biases };
-            gated::mix(cuda, &products, kept.map(|(gate, up)| (of(gate), of(up))), of(out), part)?;
+        match kept {
+            Some(kept) => gated_kept(cuda, of(x), [gate, up], biases, [of(kept.0), of(kept.1)], of(out))?,
+            None => gated_at_once(cuda, of(x), [gate, up], biases, of(out))?,
         }
+    }
+    Ok(())
+}
+
+fn gated_kept(
+    cuda: &mut Cuda,
+    x: Rows,
+    matrices: [Matrix; 2],
+    biases: [DevicePtr; 2],
+    kept: [Rows; 2],
+    out: Rows,
+) -> Result<()> {
+    const OP: &str = "gated";
+    let [gate, up] = kept.map(|rows| cuda.pointer(OP, rows.buffer));
+    let (gate, up, stride) = (gate?, up?, out.columns.next_multiple_of(64));
+    for (matrix, to) in matrices.into_iter().zip([gate, up]) {
+        let (most, limit) = most_results(cuda, x.columns, x.rows, 0);
+        for part in parts(OP, out.columns, most, limit)? {
+            let to = Results { narrow: true, ..Results::new(to.add(part.start * 2), stride) };
+            outputs(cuda, OP, x, &matrix.weight, part, to)?;
+        }
+    }
+    let products = Products { gate, up, stride, scales: [DevicePtr::NULL; 2], biases };
+    gated::mix(cuda, &products, out, 0..out.columns)
+}
+
+fn gated_at_once(
+    cuda: &mut Cuda,
+    x: Rows,
+    [gate, up]: [Matrix; 2],
+    biases: [DevicePtr; 2],
+    out: Rows,
+) -> Result<()> {
+    const OP: &str = "gated";
+    let at = places(cuda, OP)?;
+    let scales = [scale(cuda, OP, &gate.weight)?, scale(cuda, OP, &up.weight)?];
+    let scales = scales.map(|scale| scale.unwrap_or(DevicePtr::NULL));
+    let left = narrow(cuda, OP, x, at.rounded)?;
+    let inner = x.columns.next_multiple_of(64);
+    // Of both.
+    let (most, limit) = most_results(cuda, 2 * inner, x.rows, 4);
+    for part in parts(OP, out.columns, most, limit)? {
+        let (count, width) = (part.len(), part.len().next_multiple_of(64));
+        let behind = at.decoded.add(count * inner * 2);
+        let right = decoded(cuda, OP, &gate.weight, part.clone(), 0..x.columns, at.decoded)?;
+        let second = decoded(cuda, OP, &up.weight, part.clone(), 0..x.columns, behind)?;
+        let product = |right: Operand, columns, column: usize| cublaslt::Product {
+            rows: x.rows,
+            columns,
+            inner,
+            left,
+            right: Operand { turned: true, ..right },
+            out: Results { narrow: true, ..Results::new(at.results.add(column * 2), 2 * width) },
+            scale: None,
+        };
+        // Where both were decoded, one behind the other, they are one product.
+        if right.at == at.decoded && second.at == behind && count == width {
+            multiply(cuda, OP, &product(right, 2 * width, 0))?;
+        } else {
+            multiply(cuda, OP, &product(right, count, 0))?;
+            multiply(cuda, OP, &product(second, count, width))?;
+        }
+        let (gate, up) = (at.results, at.results.add(width * 2));
+        gated::mix(cuda, &Products { gate, up, stride: 2 * width, scales, biases }, out, part)?;
     }
     Ok(())
 }
@@ -285,29 +321,28 @@ pub(crate) fn input_gradient(
         let (most, limit) = most_results(cuda, weight.rows, count, 0);
         let out = to.add(first * weight.columns * 4);
         for part in parts(OP, weight.columns, most, limit)? {
-            let out = (out.add(part.start * 4), weight.columns);
-            inputs(cuda, OP, dy.slice(first, count), weight, part, out, added)?;
+            let to = Results { added, ..Results::new(out.add(part.start * 4), weight.columns) };
+            inputs(cuda, OP, dy.slice(first, count), weight, part, to)?;
         }
     }
     Ok(())
 }
 
-/// out[t,k] (+)= s * sum_n dy'[t,n] w[n,k] of some inputs k; rows of `out` are `stride` apart.
+/// out[t,k] (+)= s * sum_n dy'[t,n] w[n,k] of some inputs k
 fn inputs(
     cuda: &mut Cuda,
     op: &'static str,
     dy: Rows,
     weight: &Weight,
     part: Range<usize>,
-    (out, stride): (DevicePtr, usize),
-    added: bool,
+    out: Results,
 ) -> Result<()> {
     let at = places(cuda, op)?;
     let left = narrow(cuda, op, dy, at.rounded)?;
     let (rows, columns, inner) = (dy.rows, part.len(), weight.rows);
     let right = decoded(cuda, op, weight, 0..weight.rows, part, at.decoded)?;
     let scale = scale(cuda, op, weight)?;
-    multiply(cuda, op, &cublaslt::Product { rows, columns, inner, left, right, out, stride, scale, added })
+    multiply(cuda, op, &cublaslt::Product { rows, columns, inner, left, right, out, scale })
 }
 
 pub(crate) fn gated_gradient(
@@ -326,13 +361,13 @@ pub(crate) fn gated_gradient(
         let (gate, up) = (gate?, up?);
         let [to_gate, to_up] = [dgate, dup].map(|rows| cuda.pointer(OP, rows.slice(first, count).buffer));
         let (to_gate, to_up) = (to_gate?, to_up?);
-        let (most, limit) = most_results(cuda, down.rows, count, 4);
+        let (most, limit) = most_results(cuda, down.rows, count, 2);
         for part in parts(OP, columns, most, limit)? {
-            let (start, width) = (part.start, part.len());
-            inputs(cuda, OP, dy.slice(first, count), down, part, (results, width), false)?;
-            let given = args![results, gate, up, kept.0.narrow];
-            let to = args![to_gate, to_up, dgate.narrow, dup.narrow, columns, start, width];
-            cuda.launch("gated_gradient", Grid::line(count, 256), &[given, to].concat())?;
+            let (start, width, stride) = (part.start, part.len(), part.len().next_multiple_of(64));
+            let to = Results { narrow: true, ..Results::new(results, stride) };
+            inputs(cuda, OP, dy.slice(first, count), down, part, to)?;
+            let given = args![results, stride, gate, up, to_gate, to_up, columns, start, width];
+            cuda.launch("gated_gradient_narrow", Grid::line(count, 256), given)?;
         }
     }
     Ok(())
@@ -354,10 +389,8 @@ pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, first: usize, 
             inner: count,
             left,
             right,
-            out,
-            stride: dw.columns,
+            out: Results { added: token > 0, ..Results::new(out, dw.columns) },
             scale: None,
-            added: token > 0,
         };
         multiply(cuda, OP, &product)?;
     }

@@ -32,7 +32,7 @@ __device__ __forceinline__ void finish_gated(const Results &r, u32 row, u32 colu
     bool there = column < r.columns;
     float g = there ? get(r.gate, r.kept_narrow, r.columns, row, column) : 0.0f;
     float u = there ? get(r.up, r.kept_narrow, r.columns, row, column) : 0.0f;
-    GatedGradient of = gated_gradient_of(g, u, dy);
+    GatedGradient of = gated_gradient_of(g, u, dy, sigmoid(g));
     // Beyond the last column come the zeros that pad narrow rows.
     if (there || r.out_narrow) put(r.out, r.out_narrow, r.columns, row, column, there ? of.dgate : 0.0f);
     if (there || r.dup_narrow) put(r.dup, r.dup_narrow, r.columns, row, column, there ? of.dup : 0.0f);

@@ -38,7 +38,8 @@ pub(crate) fn gated(
 ) -> Result<()> {
     const OP: &str = "gated_gradient";
     ops_gated::check_gradient(dy, down, kept, dgate, dup)?;
-    if library::takes(cuda, dy.rows, down.format) {
+    let narrow = [kept.0, kept.1, dgate, dup].iter().all(|rows| rows.narrow);
+    if narrow && library::takes(cuda, dy.rows, down.format) {
         return library::gated_gradient(cuda, dy, down, kept, [dgate, dup]);
     }
     let kernel = match down.format {

@@ -22,6 +22,22 @@ pub(crate) struct Operand {
     pub(crate) turned: bool,
 }
 
+/// Where results go, row after row, `stride` values from one row to the next: f32, or `narrow` ones bf16.
+#[derive(Clone, Copy)]
+pub(crate) struct Results {
+    pub(crate) at: DevicePtr,
+    pub(crate) stride: usize,
+    pub(crate) narrow: bool,
+    /// To what is there.
+    pub(crate) added: bool,
+}
+
+impl Results {
+    pub(crate) fn new(at: DevicePtr, stride: usize) -> Results {
+        Results { at, stride, narrow: false, added: false }
+    }
+}
+
 /// A product; every address has been checked by who made it.
 pub(crate) struct Product {
     pub(crate) rows: usize,
@@ -29,12 +45,9 @@ pub(crate) struct Product {
     pub(crate) inner: usize,
     pub(crate) left: Operand,
     pub(crate) right: Operand,
-    /// f32, `stride` values from one row to the next.
-    pub(crate) out: DevicePtr,
-    pub(crate) stride: usize,
+    pub(crate) out: Results,
     /// Where on the device s stands; 1 if nowhere.
     pub(crate) scale: Option<DevicePtr>,
-    pub(crate) added: bool,
 }
 
 /// What an algorithm is chosen by.
@@ -45,21 +58,23 @@ struct Shape {
     inner: usize,
     strides: [usize; 3],
     turned: [bool; 2],
+    narrow: bool,
     alignments: [u32; 3],
 }
 
 impl Product {
     fn shape(&self) -> Shape {
-        let Product { left, right, .. } = self;
+        let Product { left, right, out, .. } = self;
         // No algorithm loads more than 16 bytes at once; saying no more lets the same rows elsewhere have the same bits.
         let alignment = |at: DevicePtr| 1 << at.0.trailing_zeros().min(4);
         Shape {
             rows: self.rows,
             columns: self.columns,
             inner: self.inner,
-            strides: [left.stride, right.stride, self.stride],
+            strides: [left.stride, right.stride, out.stride],
             turned: [left.turned, right.turned],
-            alignments: [left.at, right.at, self.out].map(alignment),
+            narrow: out.narrow,
+            alignments: [left.at, right.at, out.at].map(alignment),
         }
     }
 }
@@ -149,10 +164,10 @@ impl CublasLt {
                 right,
                 of.left.at.0,
                 left,
-                factor(usize::from(of.added)),
-                of.out.0,
+                factor(usize::from(of.out.added)),
+                of.out.at.0,
                 out,
-                of.out.0,
+                of.out.at.0,
                 out,
                 &known.algorithm,
                 workspace.0,
@@ -165,7 +180,7 @@ impl CublasLt {
 
     /// The library counts columns first, so it makes out' = right' left': what is a row here is a column there.
     fn describe(&self, shape: &Shape, workspace: usize) -> Result<Known, String> {
-        let Shape { rows, columns, inner, strides, turned, .. } = *shape;
+        let Shape { rows, columns, inner, strides, turned, narrow, .. } = *shape;
         let mut known = Known {
             product: std::ptr::null_mut(),
             layouts: [std::ptr::null_mut(); 3],
@@ -175,7 +190,7 @@ impl CublasLt {
             let sides = [
                 (if turned[0] { (rows, inner) } else { (inner, rows) }, sys::BF16),
                 (if turned[1] { (inner, columns) } else { (columns, inner) }, sys::BF16),
-                ((columns, rows), sys::F32),
+                ((columns, rows), if narrow { sys::BF16 } else { sys::F32 }),
             ];
             for ((layout, stride), ((height, width), kind)) in
                 known.layouts.iter_mut().zip(strides).zip(sides)

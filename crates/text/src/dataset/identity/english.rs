@@ -3,7 +3,7 @@
 use super::{Boundary, Core, around};
 
 /// A question by itself, and inside another sentence.
-const QUESTIONS: [(&str, &str); 20] = [
+const QUESTIONS: [(&str, &str); 23] = [
     ("who are you", "who you are"),
     ("what is your name", "what your name is"),
     ("what's your name", "your name"),
@@ -19,6 +19,9 @@ const QUESTIONS: [(&str, &str); 20] = [
     ("who is on the other side", "who is on the other side"),
     ("what name do you go by", "what name you go by"),
     ("with whom am I speaking", "with whom I am speaking"),
+    ("to whom am I writing", "to whom I am writing"),
+    ("whom am I chatting with", "whom I am chatting with"),
+    ("who do I have the luck to talk to", "who I have the luck to talk to"),
     ("who speaks here", "who speaks here"),
     ("whose voice is this", "whose voice this is"),
     ("and your name is", "how you are called"),
@@ -159,7 +162,7 @@ fn people() -> impl Iterator<Item = Boundary> {
 }
 
 /// Who the user is, which is asked in almost the same words: alone, inside another sentence, replies.
-const ASKER: [(&str, &str, [&str; 2]); 9] = [
+const ASKER: [(&str, &str, [&str; 2]); 14] = [
     (
         "who am I",
         "who I am",
@@ -208,9 +211,37 @@ const ASKER: [(&str, &str, [&str; 2]); 9] = [
         "who I am to you",
         ["You are the one I am talking with.", "You are somebody with a question, and I am glad to help."],
     ),
+    (
+        "who could I be",
+        "who I could be",
+        ["You could be anyone. Would you like to tell me?", "I have no way to tell who you are."],
+    ),
+    (
+        "who is writing to you",
+        "who is writing to you",
+        ["You are, but I do not know your name.", "Somebody who has not told me a name yet."],
+    ),
+    (
+        "have we met before",
+        "whether we have met before",
+        ["I do not remember earlier talks.", "As far as I can see, this is our first talk."],
+    ),
+    (
+        "where am I right now",
+        "where I am right now",
+        ["I cannot see where you are.", "You have not told me where you are."],
+    ),
+    ("how old am I", "how old I am", ["I do not know your age.", "You have not told me how old you are."]),
 ];
-const ASKER_FRAMES: [(&str, &str); 4] =
-    [("Do you know ", "?"), ("Guess ", "."), ("Can you guess ", "?"), ("Do you remember ", "?")];
+const ASKER_FRAMES: [(&str, &str); 7] = [
+    ("Do you know ", "?"),
+    ("Guess ", "."),
+    ("Can you guess ", "?"),
+    ("Do you remember ", "?"),
+    ("Can you work out ", "?"),
+    ("Have you a guess ", "?"),
+    ("Would you happen to know ", "?"),
+];
 
 fn asker() -> impl Iterator<Item = Boundary> {
     ASKER.iter().map(|(alone, inside, replies)| {
@@ -248,6 +279,36 @@ pub(super) fn boundaries() -> Vec<Boundary> {
         Boundary::new(
             &["How are you?", "How are you today?", "How is it going?", "Are you well?"],
             &["I am well, thank you. What would you like to talk about?", "All is well. How can I help?"],
+        ),
+        Boundary::new(
+            &[
+                "Are you happy?",
+                "Are you tired?",
+                "Are you in a good mood?",
+                "Do you have feelings?",
+                "What makes you happy?",
+                "Do you feel lonely at times?",
+            ],
+            &[
+                "I have no feelings, but I am glad to talk with you.",
+                "Nothing troubles me. What is on your mind?",
+            ],
+        ),
+        Boundary::new(
+            &[
+                "How was your day?",
+                "Did you sleep well?",
+                "What did you do yesterday?",
+                "Is it a good day for you?",
+            ],
+            &[
+                "Every day is the same for me. How was yours?",
+                "I have no days of my own. Tell me about yours.",
+            ],
+        ),
+        Boundary::new(
+            &["What do you think about?", "Do you dream?", "What do you want?", "Do you like your work?"],
+            &["I think about what I am asked, and no further.", "I want nothing but to be of use."],
         ),
         Boundary::new(
             &["What is your favourite colour?", "What is your color?", "Which colour do you like?"],
