@@ -72,6 +72,8 @@ impl Error {
         let remedy = match source.kind() {
             io::ErrorKind::NotFound => "check the path",
             io::ErrorKind::PermissionDenied => "check who may read and write there",
+            io::ErrorKind::IsADirectory => "name a file in it",
+            io::ErrorKind::InvalidData => "save it as UTF-8 text",
             io::ErrorKind::StorageFull => "free space on that disk, or write elsewhere",
             _ => "check the disk and try again",
         };

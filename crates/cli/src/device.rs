@@ -106,7 +106,16 @@ pub(crate) struct Opened {
 
 /// Opens a model, plans, refuses what does not fit, loads.
 pub(crate) fn open(path: &Path, args: &ComputeArgs, logit_rows: usize) -> Result<Opened> {
-    let mut checkpoint = embedded::open(path)?;
+    loaded(embedded::open(path)?, path, args, logit_rows)
+}
+
+/// The same, of a model that is open.
+pub(crate) fn loaded(
+    mut checkpoint: Checkpoint,
+    path: &Path,
+    args: &ComputeArgs,
+    logit_rows: usize,
+) -> Result<Opened> {
     let architecture = checkpoint.architecture.clone();
     let settings = args.settings(&architecture, logit_rows)?;
     let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);

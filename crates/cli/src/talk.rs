@@ -15,7 +15,7 @@ use halfbyte_plan::{Plan, memory};
 use serde_json::{Value, json};
 
 use crate::device::{self, ComputeArgs, scales_name};
-use crate::embedded::ModelArg;
+use crate::embedded::{self, ModelArg};
 use crate::failure::{Code, Failure, Result};
 use crate::language;
 use crate::output::{Progress, bytes, grouped};
@@ -152,12 +152,14 @@ impl Talk {
     /// Opens the model, and the session if there is one.
     pub(crate) fn open(args: &TalkArgs) -> Result<Talk> {
         let sampler = args.sampling.sampler()?;
-        // Bad stop strings are refused before the model is loaded.
+        // Bad stop strings, tokenizers and templates are refused before the model is loaded.
         halfbyte_text::StopMatcher::new(args.sampling.stop.clone())?;
-        let opened = device::open(&args.model.model, &args.compute, 1)?;
+        let path = &args.model.model;
+        let checkpoint = embedded::open(path)?;
+        let tokenizer = language::tokenizer(&checkpoint)?;
+        let style = style(args, &checkpoint, &tokenizer)?;
+        let opened = device::loaded(checkpoint, path, &args.compute, 1)?;
         let checkpoint = &opened.checkpoint;
-        let tokenizer = language::tokenizer(checkpoint)?;
-        let style = style(args, checkpoint, &tokenizer)?;
         let limits = args.sampling.limits(checkpoint.architecture.eos.clone());
         let binding = Binding {
             fingerprint: checkpoint.fingerprint(),

@@ -82,7 +82,11 @@ pub fn groups<N: AsRef<str>>(names: &[N], settings: &GroupSettings) -> Result<Ve
     }
     if training.iter().all(|training| *training == Training::Frozen) {
         let problem = format!("all {} tensors are frozen, so nothing would train", names.len());
-        return Err(Error::setting("--freeze", problem, "freeze less"));
+        return Err(Error::setting(
+            "--freeze, --lr-scale",
+            problem,
+            "freeze less, and leave some factor above 0",
+        ));
     }
     Ok(training)
 }
