@@ -8,7 +8,7 @@ Each row is measured by halfbyte, with the ceilings of the same minute, and by t
 the other. Needs a release build of halfbyte and, for the peers, torch and transformers (see
 gpu_peers.py); without --peers halfbyte is measured alone.
 """
-import argparse, json, os, pathlib, subprocess, sys, tempfile
+import argparse, json, pathlib, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -23,7 +23,7 @@ ROWS = {
                ["train 8x1024 recompute adamw-bf16", "train 8x1024 recompute adamw-bf16 liger"], 17500),
     "8x1024, all kept": ([*TRAIN, "--batch", "8", "--recompute", "none"], "train_tok_s",
                          ["train 8x1024 keep adamw-bf16"], 20000),
-    "8x1024, own products": ([*TRAIN, "--batch", "8"], "train_tok_s", [], None),
+    "8x1024, own products": ([*TRAIN, "--batch", "8", "--kernels", "own"], "train_tok_s", [], None),
     "prompt of 8192": (["--prompt-tokens", "8192", "--decode-tokens", "8"], "prefill_tok_s", ["prefill 8192"], 45000),
     "decode at 512": (["--decode-at", "512", "--decode-tokens", "128"], "decode_tok_s",
                       ["decode 512 eager", "decode 512 compiled"], 600),
@@ -32,9 +32,8 @@ ROWS = {
 
 def ours(a, row):
     flags, figure, _, wanted = ROWS[row]
-    own = {"HALFBYTE_CUBLASLT": "off"} if "own products" in row else {}
     command = [a.halfbyte, "bench", "--random", a.config, "--device", "cuda", *flags, "--json"]
-    r = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **own})
+    r = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if r.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {r.returncode}")
     d = json.loads(r.stdout)

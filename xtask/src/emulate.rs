@@ -23,8 +23,7 @@ const OPTIONS: [&str; 9] = [
 
 /// Builds the library and runs the tests on it, those whose names have `filter` in them.
 pub(crate) fn run(root: &Path, filter: &[&str]) -> Result<String, String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    let out = target.join("emulator");
+    let out = crate::target_folder(root).join("emulator");
     fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
     let folder = root.join(FOLDER);
     let mut objects = Vec::new();

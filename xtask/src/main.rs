@@ -10,20 +10,23 @@ mod emulate;
 mod nvrtc;
 mod ptx;
 mod source;
+mod targets;
 mod tree;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const HELP: &str = "\
-usage: cargo run -p xtask -- tidy | ptx [--nvrtc PATH] [--all-targets] | ptx --check | emulate [TEST]
+usage: cargo run -p xtask -- tidy | ptx [--nvrtc PATH] [--all-targets | --target TARGET] | ptx --check | emulate [TEST]
 
 tidy   arrows between crates, unsafe, module docs, printing, contracts of ops, unfinished
        code, paths of one machine, sizes; exits 1 and names file and line if a wall is broken
 ptx    compiles the CUDA kernels that changed into crates/cuda/ptx, with the NVRTC at PATH: the library,
        or a folder with it below, such as a Python's site-packages after `pip install
        nvidia-cuda-nvrtc-cu12==12.9.*` (without --nvrtc: HALFBYTE_NVRTC)
-       --all-targets   compiles all of them for every chip, and keeps nothing
+       --all-targets   compiles all of them for every chip, what is embedded once more, and keeps nothing but a
+                       note of what was well, so that only what changed is compiled the next time
+       --target TARGET the same for one of them
        --check         says whether the PTX is what the sources make; needs no NVRTC
 emulate  runs the tests of the CUDA backend (all, or those whose names have TEST in them) on kernels that a
        C++ compiler (CXX, or c++) has made for this machine; after ptx, which lists the kernels";
@@ -68,10 +71,16 @@ fn ptx_of(root: &Path, options: &[&str]) -> Result<String, String> {
         ["--check"] => ptx::check(root),
         [] => ptx::build(root, &set()?),
         ["--nvrtc", path] => ptx::build(root, Path::new(path)),
-        ["--all-targets"] => ptx::try_targets(root, &set()?),
-        ["--nvrtc", path, "--all-targets"] => ptx::try_targets(root, Path::new(path)),
+        ["--all-targets"] => targets::check_all(&set()?),
+        ["--nvrtc", path, "--all-targets"] => targets::check_all(Path::new(path)),
+        ["--nvrtc", path, "--target", target] => targets::check(root, Path::new(path), target),
         _ => Err(HELP.to_owned()),
     }
+}
+
+/// Where cargo keeps what can be made again.
+fn target_folder(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
 fn root() -> PathBuf {

@@ -8,23 +8,21 @@ use std::path::{Path, PathBuf};
 
 use crate::nvrtc::Nvrtc;
 
-/// Chips that every kernel must compile for.
-const TARGETS: [&str; 7] = ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a"];
 /// What is embedded: any chip from this one on takes it.
-const BASE: &str = "compute_80";
+pub(crate) const BASE: &str = "compute_80";
 /// Modules that are embedded a second time, for chips from this one on, and where that lies.
 const NEWER: [&str; 5] = ["attend_few", "heads", "one_token_bf16", "one_token_int8", "one_token_nvfp4"];
-const NEWER_TARGET: &str = "compute_90";
+pub(crate) const NEWER_TARGET: &str = "compute_90";
 const NEWER_FOLDER: &str = "sm_90";
 
 const FOLDER: &str = "crates/cuda";
 const HASHES: &str = "sources.txt";
 
 /// A kernel file and the hash of all that goes into it.
-struct Module {
-    name: String,
+pub(crate) struct Module {
+    pub(crate) name: String,
     source: String,
-    hash: u64,
+    pub(crate) hash: u64,
 }
 
 /// Compiles every module and writes its PTX; those that are not stale stay as they are.
@@ -68,18 +66,18 @@ pub(crate) fn check(root: &Path) -> Result<String, String> {
     }
 }
 
-/// Compiles every module for every chip, and keeps nothing.
-pub(crate) fn try_targets(root: &Path, nvrtc: &Path) -> Result<String, String> {
-    let (modules, nvrtc) = (modules(root)?, Nvrtc::load(nvrtc)?);
-    for module in &modules {
-        for target in TARGETS {
-            compile(root, &nvrtc, module, target)?;
-        }
-    }
-    Ok(format!("NVRTC {}: {} modules compile for {}", nvrtc.version(), modules.len(), TARGETS.join(", ")))
+/// The PTX that is embedded of a module for a target, if any is.
+pub(crate) fn embedded(root: &Path, name: &str, target: &str) -> Option<String> {
+    let folder = root.join(FOLDER).join("ptx");
+    let folder = match target {
+        BASE => folder,
+        NEWER_TARGET => folder.join(NEWER_FOLDER),
+        _ => return None,
+    };
+    fs::read_to_string(folder.join(name).with_extension("ptx")).ok()
 }
 
-fn compile(root: &Path, nvrtc: &Nvrtc, module: &Module, target: &str) -> Result<String, String> {
+pub(crate) fn compile(root: &Path, nvrtc: &Nvrtc, module: &Module, target: &str) -> Result<String, String> {
     let mut options = options(target);
     options.push(format!("--include-path={}", root.join(FOLDER).join("src/kernels").display()));
     nvrtc
@@ -95,7 +93,7 @@ fn options(target: &str) -> Vec<String> {
 }
 
 /// Every kernel file; each may include any header, so all headers count for all.
-fn modules(root: &Path) -> Result<Vec<Module>, String> {
+pub(crate) fn modules(root: &Path) -> Result<Vec<Module>, String> {
     let folder = root.join(FOLDER).join("src");
     let mut headers = options(BASE).concat();
     for path in all_files(&folder.join("kernels"), "cuh")? {
@@ -123,7 +121,7 @@ fn stale(root: &Path, modules: &[Module]) -> Vec<String> {
 }
 
 /// FNV-1a: enough to see a change.
-fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+pub(crate) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

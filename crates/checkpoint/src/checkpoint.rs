@@ -13,7 +13,7 @@ use crate::fingerprint::{SAMPLES, fingerprint};
 use crate::names::TensorName;
 use crate::tensor::{Encoding, Tensor};
 use crate::text_files::TextFiles;
-use crate::{gguf, hugging_face};
+use crate::{gguf, hugging_face, random};
 
 /// The file formats a model comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -123,6 +123,12 @@ impl Checkpoint {
     /// Opens a GGUF file that is part of the program; `name` stands for it in messages.
     pub fn embedded(name: &Path, gguf: &'static [u8]) -> Result<Checkpoint, Error> {
         gguf::open_memory(name, gguf)
+    }
+
+    /// A model that no file has: the shapes of a config.json and random values, as families of this kind are born.
+    /// Tokenizer and template are those beside the config, if there are any.
+    pub fn random(config: &Path, seed: u64) -> Result<Checkpoint, Error> {
+        random::open(config, seed)
     }
 
     /// From now on tensors are read past the page cache, where the file system can. For machines whose GPU shares the

@@ -18,6 +18,7 @@ pub mod gguf;
 mod hugging_face;
 mod json;
 pub mod names;
+mod random;
 pub mod rope;
 mod safetensors;
 pub mod sink;

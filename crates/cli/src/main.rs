@@ -16,6 +16,7 @@ mod failure;
 mod language;
 mod output;
 mod place;
+mod random;
 mod rows;
 mod signals;
 mod summary;

@@ -277,3 +277,49 @@ fn data_without_a_reply_is_refused_by_name() {
     assert!(text(&output.stderr).contains("empty.jsonl"), "{}", text(&output.stderr));
     assert!(!Path::new(&out).exists(), "nothing is left behind");
 }
+
+#[test]
+fn random_weights_are_those_that_init_writes() {
+    let place = Place::new("train-random");
+    let config = place.toy.path("model/config.json");
+    let [written, from_file, from_none] = ["written", "from-file", "from-none"].map(|name| place.out(name));
+    let made = halfbyte(&["init", "--config", &config, "--out", &written, "--dtype", "f32"]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let output = halfbyte(&flags(&written, &place.data, &from_file));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut random = flags(&config, &place.data, &from_none);
+    random[1] = "--random";
+    let output = halfbyte(&random);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(results(&from_file) == results(&from_none), "the file changes the bytes");
+    // The run's own settings name no model beside the config.
+    let settings = format!("{from_none}/settings.toml");
+    let again = halfbyte(&["train", "--config", &settings, "--resume"]);
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    let exported = place.out("exported");
+    let export = halfbyte(&["export", &from_none, &exported, "--to", "modelopt"]);
+    assert!(export.status.success(), "{}", text(&export.stderr));
+    assert!(fs::read(format!("{exported}/model.safetensors")).unwrap() == results(&from_none)[0]);
+}
+
+#[test]
+fn a_shape_without_a_tokenizer_learns_in_the_words_of_the_program() {
+    let place = Place::new("train-shape");
+    let out = place.out("run");
+    let train = |config: &str, more: &[&str]| {
+        let most = ["train", "--random", config, "--data", &place.data, "--out", &out, "--steps", "2"];
+        halfbyte(&[&most[..], more].concat())
+    };
+    let small = place.toy.path("config.json");
+    let refused = train(&small, &[]);
+    assert_eq!(refused.status.code(), Some(4), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("tokenizer.json"), "{}", text(&refused.stderr));
+    let large = fs::read_to_string(&small).unwrap().replace("260", "9000");
+    let large = place.toy.write("large.json", &large);
+    let mute = train(&large, &["--sample", "hello"]);
+    assert_eq!(mute.status.code(), Some(2), "{}", text(&mute.stderr));
+    assert!(text(&mute.stderr).contains("tokenizer.json"), "{}", text(&mute.stderr));
+    let learnt = train(&large, &[]);
+    assert!(learnt.status.success(), "{}", text(&learnt.stderr));
+    assert!(halfbyte(&["inspect", &format!("{out}/model")]).status.success());
+}

@@ -11,7 +11,6 @@ use serde_json::json;
 use crate::device::{self, ComputeArgs, Opened};
 use crate::embedded::ModelArg;
 use crate::failure::{Failure, Result};
-use crate::place::parse_isa;
 use crate::{language, output};
 
 /// Longer prompts would keep too many values for two sides.
@@ -24,9 +23,9 @@ const MOST_TOKENS: usize = 256;
   halfbyte compare MODEL --a kernels=amx,feed=whole --b kernels=scalar,feed=token --prompt Hello
 
 A SPEC is a list of: weights=keep|f32|bf16|int8|nvfp4, scales=nearest|four-over-six|search,
-device=cpu|cuda, kernels=amx|avx512|avx2|neon|scalar, threads=N, cache=bf16|f32|int8|off (off: every token from
-the beginning), feed=whole|token|N (tokens given at a time). What a SPEC leaves out is taken from
-the other flags.")]
+device=cpu|cuda, kernels=amx|avx512|avx2|neon|scalar|own|cublaslt, threads=N,
+cache=bf16|f32|int8|off (off: every token from the beginning), feed=whole|token|N (tokens
+given at a time). What a SPEC leaves out is taken from the other flags.")]
 pub(crate) struct CompareArgs {
     #[command(flatten)]
     model: ModelArg,
@@ -89,7 +88,7 @@ impl Spec {
                 "weights" => args.weights = value.parse().map_err(wrong)?,
                 "scales" => args.scales = device::parse_scales(value).map_err(wrong)?,
                 "device" => args.place.device = value.parse().map_err(wrong)?,
-                "kernels" => args.place.kernels = Some(parse_isa(value).map_err(wrong)?),
+                "kernels" => args.place.kernels = Some(value.parse().map_err(wrong)?),
                 "threads" => {
                     args.place.threads = Some(number().ok_or_else(|| wrong("a number above 0".into()))?)
                 }

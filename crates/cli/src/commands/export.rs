@@ -10,8 +10,7 @@ use halfbyte_checkpoint::Checkpoint;
 use halfbyte_train::{RunFolder, Snapshot};
 
 use super::convert::{self, ConvertArgs, Target};
-use super::train;
-use crate::embedded;
+use super::train::{self, TrainArgs};
 use crate::failure::{Code, Failure, Result};
 
 /// Write the model of a training run in any format, without training again
@@ -48,9 +47,9 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let (folder, snapshot) = find(&args.run)?;
     let mut settings = train::settings_of(&folder)?;
     if let Some(model) = &args.model {
-        settings.model = model.clone();
+        settings.begin_with(model.clone());
     }
-    let began = open(&settings.model, &snapshot)?;
+    let began = open(&settings, &snapshot)?;
     let between = Between::beside(&args.output);
     let trained = between.model(&args.output);
     let conversion =
@@ -88,8 +87,8 @@ fn lost(path: &Path, problem: &str) -> Failure {
 }
 
 /// The model that the run began with: it, and no other.
-fn open(path: &Path, snapshot: &Snapshot) -> Result<Checkpoint> {
-    let began = embedded::open(path).map_err(|failure| {
+fn open(settings: &TrainArgs, snapshot: &Snapshot) -> Result<Checkpoint> {
+    let began = settings.open().map_err(|failure| {
         let remedy = "the run began with this model: say where it is now with --model";
         Failure::new(failure.code, format!("{}\n{remedy}", failure.text))
     })?;
@@ -101,7 +100,7 @@ fn open(path: &Path, snapshot: &Snapshot) -> Result<Checkpoint> {
             let problem = format!(
                 "{}\nthis is not the model that the run began with: its fingerprint is {is}, it was {}\n\
                  give that one with --model",
-                path.display(),
+                settings.beginning().display(),
                 was.map_or("not written down", String::as_str)
             );
             Err(Failure::new(Code::BadInput, problem))

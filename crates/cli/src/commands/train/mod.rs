@@ -3,6 +3,7 @@
 //! flags -> setup (model, data, plan) -> steps (log, line, samples, checkpoints) -> finish (the model,
 //! the check, the report)
 
+mod beginning;
 mod course;
 mod finish;
 mod gradient;
@@ -56,6 +57,7 @@ const MOST_DECAY: f64 = 1e3;
 #[command(after_help = "Examples:
   halfbyte train --model SmolLM2-135M-Instruct.Q4_1.gguf --data identity.tsv --out run --steps 100
   halfbyte train --config run/settings.toml --resume
+  halfbyte train --random configs/qwen3-0.6b.json --data dialogues.jsonl --out run --seq 256
 
 The folder gets settings.toml, log.jsonl (one line a step), samples.jsonl, checkpoints, report.html,
 and at the end model/, a ModelOpt NVFP4 directory (with --state all-f32 a plain one in f32): talk to
@@ -63,8 +65,13 @@ it with `halfbyte chat run/model`. Other formats of any checkpoint come from
 `halfbyte export run OUT --to gguf|hf|modelopt|dat`. Ctrl-C saves and stops; --resume goes on.")]
 pub(crate) struct TrainArgs {
     /// The model to begin with: a Hugging Face directory, a .gguf, or a .dat
-    #[arg(long, value_name = "MODEL", default_value = embedded::NAME)]
+    #[arg(long, value_name = "MODEL", default_value = embedded::NAME, conflicts_with = "random")]
+    #[serde(skip_serializing_if = "beginning::goes_without_saying")]
     pub(crate) model: PathBuf,
+    /// Begin with random weights instead, of the shape in this config.json; the tokenizer is the one beside
+    /// it, or this program's own
+    #[arg(long, value_name = "config.json")]
+    pub(crate) random: Option<PathBuf>,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) corpus: CorpusArgs,
@@ -154,7 +161,7 @@ pub(crate) struct TrainArgs {
     /// Checkpoints to keep
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) keep: usize,
-    /// Decides the order of the data and every rounding
+    /// Decides the order of the data, every rounding, and random weights
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
     /// The date that a chat template sees which asks for it [default: today, or that of the run]
@@ -231,6 +238,7 @@ pub(crate) struct Done {
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     // Before anything is computed: a spec that cannot be read is no reason to lose a run.
     let spec = args.check.as_deref().map(Spec::read).transpose()?;
+    beginning::check(args, spec.as_ref())?;
     match args.one_step {
         true => one_step::run(args),
         false => finish::finish(args, train(args, &mut |_, _| ())?, spec.as_ref()),

@@ -48,12 +48,12 @@ pub(super) struct Setup {
 impl Setup {
     /// `reached` hears of phases of memory: "model_loaded" and so on.
     pub(super) fn new(args: &TrainArgs, reached: &mut dyn FnMut(&'static str)) -> Result<Setup> {
-        let mut checkpoint = embedded::open(&args.model)?;
+        let mut checkpoint = args.open()?;
         let architecture = checkpoint.architecture.clone();
         let length = args.corpus.length(architecture.max_context)?;
         let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
         let size = size(args, &checkpoint, length, &encoding);
-        let (place, plan) = args.place.settle(|place| size.fitting(place, &args.model))?;
+        let (place, plan) = args.place.settle(|place| size.fitting(place, args.beginning()))?;
         let date = args.date.unwrap_or_else(Date::today);
         let speech = Speech::new(&checkpoint, args.corpus.no_think, date.seconds())?;
         let prompts = Prompt::all(&args.sample, &speech, length)?;
@@ -110,8 +110,8 @@ impl Setup {
         }
         args.out = whole(&args.out);
         args.check = args.check.as_deref().map(whole);
-        if args.model != Path::new(embedded::NAME) {
-            args.model = whole(&args.model);
+        if args.beginning() != Path::new(embedded::NAME) {
+            args.begin_with(whole(args.beginning()));
         }
         config::to_toml(&args)
     }
@@ -183,7 +183,7 @@ pub(crate) fn restore(args: &TrainArgs, checkpoint: &Checkpoint, snapshot: &Snap
         recompute: RecomputeArg::Layer,
         ..size(args, checkpoint, 2, &encoding)
     };
-    let (place, plan) = args.place.settle(|place| size.fitting(place, &args.model))?;
+    let (place, plan) = args.place.settle(|place| size.fitting(place, args.beginning()))?;
     let (mut model, adam, _) = on_device(args, checkpoint, &size, &place, &plan)?;
     snapshot.read_part("state", |from| adam.restore(&mut model.backend, from))?;
     Ok(model)

@@ -79,7 +79,7 @@ pub(super) fn report(args: &TrainArgs, setup: &Setup, records: Vec<Record>) -> R
     let a = &setup.checkpoint.architecture;
     let state = setup.adam.state_bytes() as f64 / a.parameters() as f64;
     let facts = [
-        ("model", args.model.display().to_string()),
+        ("model", args.beginning().display().to_string()),
         ("parameters", a.parameters().to_string()),
         (
             "data",
@@ -95,7 +95,7 @@ pub(super) fn report(args: &TrainArgs, setup: &Setup, records: Vec<Record>) -> R
         ("gradient", args.gradient.to_string()),
     ];
     Report {
-        title: format!("Training of {}", args.model.display()),
+        title: format!("Training of {}", args.beginning().display()),
         ending: format!("{} steps taken", records.len()),
         facts: facts.map(|(name, value)| (name.to_string(), value)).to_vec(),
         command: std::env::args().collect::<Vec<_>>().join(" "),

@@ -1,12 +1,15 @@
 //! `halfbyte doctor`: what can compute here, by which path, and what stands in the way.
 
+mod paths;
+
 use clap::Args;
 use halfbyte_plan::memory::{self, Memory};
 use serde_json::{Value, json};
 
 use crate::failure::Result;
 use crate::output::{self, bytes};
-use crate::place::{Gpu, Gpus, Place, PlaceArgs, kernels};
+use crate::place::{Gpu, Gpus, Kernels, PlaceArgs, Unified, Wanted, cpu_kernels};
+use paths::paths;
 
 /// Show what can compute here: kernels, GPUs, driver, libraries, memory, and which path is taken
 #[derive(Args, Debug)]
@@ -14,7 +17,8 @@ use crate::place::{Gpu, Gpus, Place, PlaceArgs, kernels};
   halfbyte doctor
   halfbyte doctor --json
 
-HALFBYTE_CUBLASLT names a libcublasLt to use, or is \"off\": then our own kernels make all products.")]
+Under \"refused\" are the flags that would not be taken here, and why. HALFBYTE_CUBLASLT names a
+libcublasLt to use where several are installed.")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     place: PlaceArgs,
@@ -26,20 +30,21 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let gpus = Gpus::look();
     let (place, ()) = args.place.settle(|_| Ok(()))?;
-    let paths = paths(&place);
+    let (paths, refused) = (paths(&place), refused());
     if args.json {
         output::json(&json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "cpu": { "kernels": kernels(), "threads": args.place.threads(), "memory": memory::read().map(room) },
+            "cpu": { "kernels": cpu_kernels(), "threads": args.place.threads(), "memory": memory::read().map(room) },
             "cuda": cuda(&gpus),
             "computes_on": place.describe(),
             "paths": paths.iter().map(|(what, path)| json!({ "what": what, "path": path })).collect::<Vec<_>>(),
+            "refused": refused.iter().map(|(flags, reason)| json!({ "flags": flags, "reason": reason })).collect::<Vec<_>>(),
         }));
         return Ok(());
     }
     let line = |name: &str, text: &str| println!("{name:<12} {text}");
     line("halfbyte", env!("CARGO_PKG_VERSION"));
-    line("cpu", &format!("{} threads · kernels {}", args.place.threads(), kernels().join(", ")));
+    line("cpu", &format!("{} threads · kernels {}", args.place.threads(), cpu_kernels().join(", ")));
     let memory = memory::read().map_or("unknown".to_owned(), |memory| {
         format!(
             "{} may be used: {} are free, less {} reserve",
@@ -62,7 +67,36 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     for (what, path) in paths {
         line("", &format!("{what:<28} {path}"));
     }
+    for (number, (flags, reason)) in refused.iter().enumerate() {
+        line(if number == 0 { "refused" } else { "" }, &format!("{}: {reason}", flags.join(", ")));
+    }
     Ok(())
+}
+
+/// Flags that are refused here, those with one reason together.
+fn refused() -> Vec<(Vec<String>, String)> {
+    let plain = PlaceArgs {
+        device: Wanted::Auto,
+        threads: None,
+        kernels: None,
+        require: None,
+        unified: Unified::Prefer,
+    };
+    let gpu = ("--device cuda".to_owned(), PlaceArgs { device: Wanted::Cuda(0), ..plain.clone() });
+    let sets = Kernels::all()
+        .map(|set| (format!("--require {set}"), PlaceArgs { require: Some(set), ..plain.clone() }));
+    let shared = ("--unified require".to_owned(), PlaceArgs { unified: Unified::Require, ..plain.clone() });
+    let mut found: Vec<(Vec<String>, String)> = Vec::new();
+    for (flag, args) in std::iter::once(gpu).chain(sets).chain([shared]) {
+        let Some(failure) = args.refusal() else { continue };
+        let reason = failure.text.replace('\n', "; ");
+        let reason = reason.strip_prefix(&format!("{flag}: ")).unwrap_or(&reason);
+        match found.iter_mut().find(|(_, known)| known == reason) {
+            Some((flags, _)) => flags.push(flag),
+            None => found.push((vec![flag], reason.to_owned())),
+        }
+    }
+    found
 }
 
 fn described(gpu: &Gpu) -> String {
@@ -90,33 +124,6 @@ fn cuda(gpus: &std::result::Result<Gpus, String>) -> Value {
                 })
             });
             json!({ "found": true, "cuda_version": gpus.version, "devices": devices.collect::<Vec<_>>() })
-        }
-    }
-}
-
-/// What is computed how on a place, and why.
-fn paths(place: &Place) -> Vec<(&'static str, String)> {
-    match place {
-        Place::Cpu { isa, .. } => {
-            vec![("everything", format!("{isa}, the fastest set that was found or asked for"))]
-        }
-        Place::Cuda(device) => {
-            let (major, _) = device.properties().capability;
-            let fp4 = match major {
-                ..10 => "not used: this chip has no 4-bit units; weights are decoded to bf16",
-                _ => "not used: written for bf16 first; weights are decoded to bf16",
-            };
-            let many = match device.library_problem() {
-                None => device.products(),
-                Some(problem) => format!("own kernels on bf16 tensor cores: {problem}"),
-            };
-            vec![
-                ("products of few tokens", "own kernels, weights decoded on the way".into()),
-                ("products of many tokens", many),
-                ("attention, both ways", "own kernels on bf16 tensor cores".into()),
-                ("rounding and the optimizer", "own kernels, the bits of the CPU".into()),
-                ("native NVFP4", fp4.into()),
-            ]
         }
     }
 }

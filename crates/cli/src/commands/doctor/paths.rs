@@ -1,0 +1,78 @@
+//! Which path each op takes on a place, and why.
+
+use halfbyte_cpu::Isa;
+use halfbyte_cuda::Device;
+
+use crate::place::Place;
+
+/// What is computed, and how.
+pub(super) fn paths(place: &Place) -> Vec<(&'static str, String)> {
+    match place {
+        Place::Cpu { isa, .. } => on_cpu(*isa),
+        Place::Cuda { device, unified } => on_gpu(device, *unified),
+    }
+}
+
+fn on_cpu(isa: Isa) -> Vec<(&'static str, String)> {
+    let compiled = |set: Isa| format!("the plain lines of each op, compiled for {set}");
+    let (few, many, optimizer, rest) = match isa {
+        Isa::Amx => (
+            "avx512, written by hand",
+            "amx tiles, written by hand",
+            "avx512, written by hand for the default states",
+            Isa::Avx512,
+        ),
+        Isa::Avx512 => (
+            "avx512, written by hand",
+            "avx512, written by hand",
+            "avx512, written by hand for the default states",
+            isa,
+        ),
+        _ => ("", "", "", isa),
+    };
+    let or_compiled = |path: &str| if path.is_empty() { compiled(rest) } else { path.to_owned() };
+    vec![
+        ("products of few tokens", or_compiled(few)),
+        ("products of many tokens", or_compiled(many)),
+        ("attention, both ways", or_compiled(many)),
+        ("rounding and the optimizer", or_compiled(optimizer)),
+        ("everything else", compiled(rest)),
+    ]
+}
+
+fn on_gpu(device: &Device, unified: bool) -> Vec<(&'static str, String)> {
+    let (major, _) = device.properties().capability;
+    let one = match major {
+        ..9 => "own kernels, weights decoded on the way; this chip starts them one after the other",
+        _ => "own kernels, weights decoded on the way; each begins before the one in front has ended",
+    };
+    let many = match device.library_problem() {
+        None if device.has_library() => device.products(),
+        None => "own kernels on bf16 tensor cores: asked for by --kernels own".into(),
+        Some(problem) => format!("own kernels on bf16 tensor cores: {problem}"),
+    };
+    let fp4 = match major {
+        ..10 => "not used: this chip has no 4-bit units; weights are decoded to bf16",
+        _ => "not used: no path is written for these 4-bit units yet; weights are decoded to bf16",
+    };
+    let fp8 = match (major, device.properties().capability.1) {
+        (..8, _) | (8, ..9) => "not used: this chip has no 8-bit float units",
+        _ => "not used: no path is written for these 8-bit units yet; bf16 holds every weight exactly",
+    };
+    let memory = match unified {
+        true => "the machine's: what the system has free is the budget, files are read past its cache",
+        false => "the GPU's own: what the driver counts is the budget",
+    };
+    vec![
+        ("products of one token", one.into()),
+        ("products of few tokens", "own kernels on bf16 tensor cores, weights decoded on the way".into()),
+        ("products of many tokens", many),
+        ("products with f32 weights", "own kernels, there the bits of the CPU".into()),
+        ("attention, both ways", "own kernels on bf16 tensor cores".into()),
+        ("rounding and the optimizer", "own kernels, the bits of the CPU".into()),
+        ("norms and all that is left", "own kernels".into()),
+        ("native NVFP4", fp4.into()),
+        ("FP8", fp8.into()),
+        ("memory", memory.into()),
+    ]
+}
