@@ -65,6 +65,15 @@ impl Place {
         }
     }
 
+    /// Words of the vocabulary whose logits exist at a time, in a step of so many tokens. A GPU is not kept busy by
+    /// few of either.
+    pub(crate) fn words(&self, tokens: usize) -> usize {
+        match self {
+            Place::Cpu { .. } => 2048,
+            Place::Cuda { .. } => (4096 / tokens.max(1) * 2048).clamp(2048, 8192),
+        }
+    }
+
     /// An empty arena for a plan.
     pub(crate) fn backend(&self, plan: &Plan) -> Result<Box<dyn Backend>> {
         let scratch: Buffer = plan.buffer(Name::Scratch).unwrap_or_default();

@@ -64,7 +64,7 @@ pub(super) fn run(
     super::profile::check(profile, &place)?;
     let progress = Progress::waiting("measuring");
     let mut model =
-        Training::new(place.backend(&plan)?, architecture, &plan, size.training(), size.encoding)?;
+        Training::new(place.backend(&plan)?, architecture, &plan, size.training(&place), size.encoding)?;
     fill::fill(&mut model.backend, architecture, &plan, 0)?;
     let names: Vec<String> = architecture.tensor_names().iter().map(ToString::to_string).collect();
     let all = groups(&names, &GroupSettings::default())?;

@@ -164,7 +164,7 @@ fn on_device(
     let architecture = &checkpoint.architecture;
     let names: Vec<String> = architecture.tensor_names().iter().map(ToString::to_string).collect();
     let training = groups(&names, &args.groups())?;
-    let model = Training::new(place.backend(plan)?, architecture, plan, size.training(), size.encoding)?;
+    let model = Training::new(place.backend(plan)?, architecture, plan, size.training(place), size.encoding)?;
     let clip = args.clip_update.unwrap_or(f64::INFINITY);
     let optimizer = adamw::Settings { decay: args.weight_decay, clip, ..adamw::Settings::default() };
     let adam = Adam::new(&model, plan, &training, optimizer, args.state.recipe(), args.seed);

@@ -18,8 +18,6 @@ use crate::failure::{Code, Failure, Result};
 use crate::output::bytes;
 use crate::place::Place;
 
-/// Words of the vocabulary whose logits exist at a time.
-const WORDS: usize = 2048;
 /// Tokens by which a sequence is shortened to make a plan fit.
 const STRIDE: usize = 64;
 /// More than any machine trains at once; so that sizes can be multiplied.
@@ -52,13 +50,14 @@ pub(crate) enum RecomputeArg {
 }
 
 impl Size<'_> {
-    pub(crate) fn training(&self) -> TrainingSettings {
+    pub(crate) fn training(&self, place: &Place) -> TrainingSettings {
         let recompute = match self.recompute {
             RecomputeArg::Layer => Recompute::Layer,
             RecomputeArg::None => Recompute::None,
         };
         let (recipe, gradient) = (self.state.recipe(), self.gradient);
-        TrainingSettings { vocabulary_chunk: WORDS, recipe, gradient, recompute }
+        let vocabulary_chunk = place.words(self.batch * self.length);
+        TrainingSettings { vocabulary_chunk, recipe, gradient, recompute }
     }
 
     /// Every buffer of a run.
@@ -92,8 +91,9 @@ impl Size<'_> {
             cache,
             threads: place.threads(),
         };
-        let scratch = place.training_scratch(a, &settings, WORDS);
-        place.complete(plan_training(a, &settings, self.training(), self.encoding, scratch))
+        let training = self.training(place);
+        let scratch = place.training_scratch(a, &settings, training.vocabulary_chunk);
+        place.complete(plan_training(a, &settings, training, self.encoding, scratch))
     }
 
     /// Judges its plan against the memory of its place.
@@ -156,7 +156,7 @@ impl Size<'_> {
         table.line("activations", group(Group::Activations), activations);
         let scratch = format!("{}; gradients, {} at a time", place.describe(), bytes(gradient));
         table.line("scratch", group(Group::Scratch), scratch);
-        let words = WORDS.min(self.architecture.vocab_size);
+        let words = self.training(place).vocabulary_chunk.min(self.architecture.vocab_size);
         let words = format!("{words} of {} words at a time", self.architecture.vocab_size);
         table.line("logits chunk", group(Group::Logits), words);
         table.total(plan, place);
