@@ -43,10 +43,13 @@ pub(crate) fn run(root: &Path, filter: &[&str]) -> Result<String, String> {
     let products = compile(&folder, &folder.join("emulator/cublaslt.cpp"), &out)?;
     let library = out.join("libcublasLt.so.13");
     done(Command::new(compiler()).args(["-shared", "-o"]).arg(library).arg(products))?;
-    for backwards in [false, true] {
+    // Attention again as chips take it that have no products of warpgroups.
+    let attention = if filter.is_empty() { &["attend"] } else { filter };
+    for (capability, backwards, filter) in [("9", false, filter), ("9", true, filter), ("8", true, attention)]
+    {
         let mut tests = Command::new(env!("CARGO"));
         tests.args(["test", "--release", "-q", "-p", "halfbyte-cuda", "--lib", "--"]).args(filter);
-        tests.current_dir(root).env("LD_LIBRARY_PATH", &out);
+        tests.current_dir(root).env("LD_LIBRARY_PATH", &out).env("HALFBYTE_EMULATE_CAPABILITY", capability);
         if backwards {
             tests.env("HALFBYTE_EMULATE_BACKWARDS", "1");
         }
@@ -57,17 +60,18 @@ pub(crate) fn run(root: &Path, filter: &[&str]) -> Result<String, String> {
 
 /// Every module and the kernels that its PTX lists.
 fn modules(folder: &Path) -> Result<Vec<(String, Vec<String>)>, String> {
-    let ptx = folder.join("ptx");
-    let entries = fs::read_dir(&ptx).map_err(|error| format!("{}: {error}", ptx.display()))?;
     let mut modules = Vec::new();
-    for path in entries.flatten().map(|entry| entry.path()) {
-        if path.extension().is_none_or(|own| own != "ptx") {
-            continue;
+    for ptx in [folder.join("ptx"), folder.join("ptx/sm_90a")] {
+        let entries = fs::read_dir(&ptx).map_err(|error| format!("{}: {error}", ptx.display()))?;
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.extension().is_none_or(|own| own != "ptx") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let entry = |line: &str| Some(line.split_once(".entry ")?.1.split('(').next()?.to_owned());
+            let module = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            modules.push((module, text.lines().filter_map(entry).collect()));
         }
-        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let entry = |line: &str| Some(line.split_once(".entry ")?.1.split('(').next()?.to_owned());
-        let module = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        modules.push((module, text.lines().filter_map(entry).collect()));
     }
     modules.sort();
     Ok(modules)

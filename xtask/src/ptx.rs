@@ -8,21 +8,53 @@ use std::path::{Path, PathBuf};
 
 use crate::nvrtc::Nvrtc;
 
-/// What is embedded: any chip from this one on takes it.
-pub(crate) const BASE: &str = "compute_80";
-/// Modules that are embedded a second time, for chips from this one on, and where that lies.
+/// What is embedded, and where that lies: any chip from this one on takes it.
+const BASE: Made = Made { target: "compute_80", folder: "" };
+/// Modules that are embedded a second time, for chips from this one on.
 const NEWER: [&str; 5] = ["attend_few", "heads", "one_token_bf16", "one_token_int8", "one_token_nvfp4"];
-pub(crate) const NEWER_TARGET: &str = "compute_90";
-const NEWER_FOLDER: &str = "sm_90";
+const NEWER_MADE: Made = Made { target: "compute_90", folder: "sm_90" };
+/// Modules for the one chip that has products of warpgroups end so.
+const WARPGROUP: &str = "_warpgroup";
+const WARPGROUP_MADE: Made = Made { target: "compute_90a", folder: "sm_90a" };
+const WARPGROUP_CHIP: &str = "sm_90a";
+/// All that modules are embedded for.
+pub(crate) const EMBEDDED: [Made; 3] = [BASE, NEWER_MADE, WARPGROUP_MADE];
 
 const FOLDER: &str = "crates/cuda";
 const HASHES: &str = "sources.txt";
+
+/// What a module is compiled for, and the folder of the PTX below that of all.
+#[derive(Clone, Copy)]
+pub(crate) struct Made {
+    pub(crate) target: &'static str,
+    folder: &'static str,
+}
 
 /// A kernel file and the hash of all that goes into it.
 pub(crate) struct Module {
     pub(crate) name: String,
     source: String,
     pub(crate) hash: u64,
+}
+
+impl Module {
+    fn made(&self) -> &'static [Made] {
+        if self.name.ends_with(WARPGROUP) {
+            &[WARPGROUP_MADE]
+        } else if NEWER.contains(&self.name.as_str()) {
+            &[BASE, NEWER_MADE]
+        } else {
+            &[BASE]
+        }
+    }
+
+    /// Whether it is compiled for a chip, or for what is embedded.
+    pub(crate) fn is_for(&self, target: &str) -> bool {
+        match EMBEDDED.iter().any(|made| made.target == target) {
+            true => self.made().iter().any(|made| made.target == target),
+            false => !self.name.ends_with(WARPGROUP) || target == WARPGROUP_CHIP,
+        }
+    }
 }
 
 /// Compiles every module and writes its PTX; those that are not stale stay as they are.
@@ -32,19 +64,19 @@ pub(crate) fn build(root: &Path, nvrtc: &Path) -> Result<String, String> {
     let folder = root.join(FOLDER).join("ptx");
     let nvrtc = Nvrtc::load(nvrtc)?;
     for module in modules.iter().filter(|module| stale.contains(&module.name)) {
-        let ptx = compile(root, &nvrtc, module, BASE)?;
-        write(&folder.join(&module.name).with_extension("ptx"), &ptx)?;
-        if NEWER.contains(&module.name.as_str()) {
-            let ptx = compile(root, &nvrtc, module, NEWER_TARGET)?;
-            let folder = folder.join(NEWER_FOLDER);
+        for made in module.made() {
+            let ptx = compile(root, &nvrtc, module, made.target)?;
+            let folder = folder.join(made.folder);
             fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
             write(&folder.join(&module.name).with_extension("ptx"), &ptx)?;
         }
     }
-    let base = modules.iter().map(|module| module.name.as_str()).collect::<Vec<_>>();
-    for (folder, names) in [(&folder, &base[..]), (&folder.join(NEWER_FOLDER), &NEWER[..])] {
-        for path in files(folder, "ptx")? {
-            if !stem(&path).is_some_and(|name| names.contains(&name)) {
+    for Made { folder: below, .. } in EMBEDDED {
+        let lies_there = |name: &str| {
+            modules.iter().any(|own| own.name == name && own.made().iter().any(|made| made.folder == below))
+        };
+        for path in files(&folder.join(below), "ptx")? {
+            if !stem(&path).is_some_and(lies_there) {
                 fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
             }
         }
@@ -52,7 +84,7 @@ pub(crate) fn build(root: &Path, nvrtc: &Path) -> Result<String, String> {
     let lines: Vec<String> =
         modules.iter().map(|module| format!("{} {:016x}\n", module.name, module.hash)).collect();
     write(&folder.join(HASHES), &lines.concat())?;
-    Ok(format!("NVRTC {}: {} of {} modules made for {BASE}", nvrtc.version(), stale.len(), modules.len()))
+    Ok(format!("NVRTC {}: {} of {} modules made", nvrtc.version(), stale.len(), modules.len()))
 }
 
 /// Whether what is embedded was made from the sources that are there.
@@ -67,14 +99,10 @@ pub(crate) fn check(root: &Path) -> Result<String, String> {
 }
 
 /// The PTX that is embedded of a module for a target, if any is.
-pub(crate) fn embedded(root: &Path, name: &str, target: &str) -> Option<String> {
-    let folder = root.join(FOLDER).join("ptx");
-    let folder = match target {
-        BASE => folder,
-        NEWER_TARGET => folder.join(NEWER_FOLDER),
-        _ => return None,
-    };
-    fs::read_to_string(folder.join(name).with_extension("ptx")).ok()
+pub(crate) fn embedded(root: &Path, module: &Module, target: &str) -> Option<String> {
+    let made = module.made().iter().find(|made| made.target == target)?;
+    let folder = root.join(FOLDER).join("ptx").join(made.folder);
+    fs::read_to_string(folder.join(&module.name).with_extension("ptx")).ok()
 }
 
 pub(crate) fn compile(root: &Path, nvrtc: &Nvrtc, module: &Module, target: &str) -> Result<String, String> {
@@ -95,7 +123,7 @@ fn options(target: &str) -> Vec<String> {
 /// Every kernel file; each may include any header, so all headers count for all.
 pub(crate) fn modules(root: &Path) -> Result<Vec<Module>, String> {
     let folder = root.join(FOLDER).join("src");
-    let mut headers = options(BASE).concat();
+    let mut headers = options(BASE.target).concat();
     for path in all_files(&folder.join("kernels"), "cuh")? {
         headers += &read(&path)?;
     }
@@ -113,9 +141,8 @@ fn stale(root: &Path, modules: &[Module]) -> Vec<String> {
     let kept = fs::read_to_string(folder.join(HASHES)).unwrap_or_default();
     let fresh = |module: &Module| {
         let line = format!("{} {:016x}", module.name, module.hash);
-        let there = |folder: &Path| folder.join(&module.name).with_extension("ptx").is_file();
-        let newer = !NEWER.contains(&module.name.as_str()) || there(&folder.join(NEWER_FOLDER));
-        kept.lines().any(|kept| kept == line) && there(&folder) && newer
+        let there = |made: &Made| folder.join(made.folder).join(&module.name).with_extension("ptx").is_file();
+        kept.lines().any(|kept| kept == line) && module.made().iter().all(there)
     };
     modules.iter().filter(|module| !fresh(module)).map(|module| module.name.clone()).collect()
 }

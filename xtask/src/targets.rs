@@ -23,7 +23,7 @@ const MADE_BY: &str = "// Cuda compilation tools";
 /// All targets.
 pub(crate) fn check_all(nvrtc: &Path) -> Result<String, String> {
     let own = std::env::current_exe().map_err(|error| format!("xtask itself: {error}"))?;
-    let embedded = [ptx::BASE, ptx::NEWER_TARGET];
+    let embedded = ptx::EMBEDDED.map(|made| made.target);
     let waiting = Mutex::new(CHIPS.iter().chain(&embedded));
     let failed = Mutex::new(Vec::new());
     let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
@@ -49,11 +49,8 @@ pub(crate) fn check(root: &Path, nvrtc: &Path, target: &str) -> Result<String, S
     let (modules, nvrtc) = (ptx::modules(root)?, Nvrtc::load(nvrtc)?);
     let memory = Memory::open(root, target)?;
     let (mut compiled, mut known) = (0, 0);
-    for module in &modules {
-        let embedded = ptx::embedded(root, &module.name, target);
-        if target == ptx::NEWER_TARGET && embedded.is_none() {
-            continue;
-        }
+    for module in modules.iter().filter(|module| module.is_for(target)) {
+        let embedded = ptx::embedded(root, module, target);
         let mark = mark(module, &nvrtc.version(), embedded.as_deref());
         if memory.known.contains(&mark) {
             known += 1;

@@ -17,6 +17,7 @@
 #define __shared__ static // blocks run one after the other
 #define __launch_bounds__(...)
 #define dynamic_shared emulated_shared
+#define aligned_shared emulated_shared
 
 struct Index {
     unsigned x, y, z;
@@ -219,3 +220,5 @@ static inline void start_small_copy(void *to, const void *from, bool there) { co
 static inline void end_copies() { end_group(); }
 template <int COUNT> void wait_for_copies_but() { copy_now(COUNT); }
 static inline void wait_for_copies() { end_group(), copy_now(0); }
+
+#include "warpgroup.h"

@@ -11,8 +11,8 @@ use crate::launch::{Arg, DevicePtr, Grid, args};
 
 /// Widest head, as stored, of the kernels that are not `plain`.
 const USUAL_HEAD: usize = 128;
-/// Queries of a block on tensor cores, and keys of a tile.
-const BLOCK: usize = 128;
+/// Queries of a block on tensor cores (of warpgroups see [`of_warpgroups`]), and keys of a tile.
+pub(crate) const BLOCK: usize = 128;
 pub(crate) const TILE: usize = 64;
 /// Most queries whose keys are split among blocks; keys of a split, and query heads of a block.
 const FEW: usize = 8;
@@ -42,12 +42,24 @@ pub(crate) fn samples_scratch(tokens: usize, kv_heads: usize, head_dim: usize) -
     Cache::bytes(CacheFormat::Bf16, kv_heads, head_dim, tokens.next_multiple_of(KEYS))
 }
 
+/// Whether products of warpgroups make this (`kernels/warpgroup.cuh`): for heads that are not narrow, and whole eights.
+pub(crate) fn by_warpgroups(cuda: &Cuda, head_dim: usize) -> bool {
+    let fits = (TILE + 1..=USUAL_HEAD).contains(&head_dim) && head_dim.is_multiple_of(8);
+    fits && cuda.device.properties.capability == (9, 0)
+}
+
+/// The query heads of a block of two warpgroups, and the queries of each: two heads that share their keys, or 128 queries
+/// of one where such heads are odd in number.
+fn of_warpgroups(heads: usize, kv_heads: usize) -> (usize, usize) {
+    if (heads / kv_heads).is_multiple_of(2) { (2, BLOCK / 2) } else { (1, BLOCK) }
+}
+
 /// Samples in blocks of so many rows: a sample's first row, the block's, and the row after the sample's last; those
 /// that see the most first, so that the last ones end together.
-pub(crate) fn blocks_of(samples: &[Range<usize>]) -> Vec<[u32; 3]> {
+pub(crate) fn blocks_of(samples: &[Range<usize>], rows: usize) -> Vec<[u32; 3]> {
     let of_sample = |sample: &Range<usize>| {
         let (start, end) = (sample.start as u32, sample.end as u32);
-        (start..end).step_by(BLOCK).map(move |first| [start, first, end])
+        (start..end).step_by(rows).map(move |first| [start, first, end])
     };
     let mut blocks: Vec<[u32; 3]> = samples.iter().flat_map(of_sample).collect();
     blocks.sort_by_key(|[start, first, _]| Reverse(first - start));
@@ -118,14 +130,15 @@ pub(crate) fn samples(cuda: &mut Cuda, of: &Attention<'_>, cache: &Cache, out: R
     let all = Cache { buffer: Buffer { bytes, ..cuda.scratch }, capacity, ..*cache };
     let place = cuda.scratch("attend", bytes)?;
     store(cuda, of.k, of.v, 0, &all)?;
-    let blocks = blocks_of(of.samples);
+    let heads = of.q.columns / cache.head_dim;
+    let blocks = blocks_of(of.samples, Way::of(cuda, q, cache, heads).queries);
     let list = cuda.upload("attend", &blocks.concat())?;
     let task = Task {
         q,
         cache: place,
         out: to,
         queries: of.q.rows,
-        heads: of.q.columns / cache.head_dim,
+        heads,
         start: 0,
         window: of.window.unwrap_or(0),
         narrow: out.narrow,
@@ -203,27 +216,48 @@ fn few(cuda: &mut Cuda, task: &Task, cache: &Cache, fresh: &[Arg; FRESH]) -> Res
     cuda.launch_chained("attend_join", grid, args![sums, splits, heads, head_dim, out, narrow])
 }
 
+/// A kernel on tensor cores, and what its blocks have.
+struct Way {
+    kernel: &'static str,
+    threads: u32,
+    heads: usize,
+    queries: usize,
+    shared: usize,
+}
+
+impl Way {
+    fn of(cuda: &Cuda, q: DevicePtr, cache: &Cache, heads: usize) -> Way {
+        // Keys and values, twice.
+        let tiles = |channels: usize| 4 * TILE * channels * 2;
+        let bf16 = cache.format == CacheFormat::Bf16;
+        if bf16 && by_warpgroups(cuda, cache.head_dim) && q.0.is_multiple_of(16) {
+            let (heads, queries) = of_warpgroups(heads, cache.kv_heads);
+            let shared = tiles(128) + BLOCK * 128 * 2;
+            return Way { kernel: "attend_warpgroup", threads: 256, heads, queries, shared };
+        }
+        let (kernel, channels) = match (bf16, cache.head_dim <= 64) {
+            (false, true) => ("attend_int8_64", 64),
+            (false, false) => ("attend_int8_128", 128),
+            (true, true) => ("attend_bf16_64", 64),
+            (true, false) => ("attend_bf16_128", 128),
+        };
+        Way { kernel, threads: 128, heads: 1, queries: BLOCK, shared: tiles(channels) }
+    }
+}
+
 /// Tiles on tensor cores.
 fn tiled(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
     let Cache { kv_heads, head_dim, capacity, .. } = *cache;
     let Task { queries, heads, start, window, .. } = *task;
-    let narrow = head_dim <= 64;
-    let kernel = match (cache.format, narrow) {
-        (CacheFormat::Int8, true) => "attend_int8_64",
-        (CacheFormat::Int8, false) => "attend_int8_128",
-        (_, true) => "attend_bf16_64",
-        (_, false) => "attend_bf16_128",
-    };
-    let channels = if narrow { 64 } else { 128 };
-    let (list, blocks) = task.blocks.unwrap_or((DevicePtr::NULL, queries.div_ceil(BLOCK)));
+    let way = Way::of(cuda, task.q, cache, heads);
+    let (list, blocks) = task.blocks.unwrap_or((DevicePtr::NULL, queries.div_ceil(way.queries)));
     let grid = Grid {
-        blocks: (heads as u32, blocks as u32, 1),
-        threads: (128, 1, 1),
-        // Keys and values, twice.
-        shared: (4 * TILE * channels * 2) as u32,
+        blocks: ((heads / way.heads) as u32, blocks as u32, 1),
+        threads: (way.threads, 1, 1),
+        shared: way.shared as u32,
     };
     cuda.launch(
-        kernel,
+        way.kernel,
         grid,
         args![
             task.q,

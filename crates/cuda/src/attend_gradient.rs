@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use halfbyte_ops::{Attention, Result, Rows, attend};
 
 use crate::Cuda;
-use crate::attend::{TILE, blocks_of};
+use crate::attend::{BLOCK, TILE, blocks_of, by_warpgroups};
 use crate::launch::{DevicePtr, Grid, args};
 
 const OP: &str = "attend_gradient";
@@ -16,15 +16,35 @@ const USUAL_HEAD: usize = 128;
 /// Bytes of what is kept of a query for its keys; copies go 16 at a time.
 const STATS: usize = 16;
 
+/// Blocks that are at work together on a large device, and the bytes that one leaves there where it shares its keys.
+const LARGEST_BLOCKS: usize = 128;
+const SHARE: usize = 2 * BLOCK * USUAL_HEAD * 4;
+
+/// How many blocks share the query heads that see the same keys: several where blocks are few. Warpgroups do so.
+fn shares(key_blocks: usize, heads: usize, kv_heads: usize) -> usize {
+    let group = heads / kv_heads;
+    let fits =
+        |count: &usize| group.is_multiple_of(*count) && key_blocks * kv_heads * count <= LARGEST_BLOCKS;
+    (1..=group).rev().find(fits).unwrap_or(1)
+}
+
 /// Channels of a head as tensor cores take it.
 fn width(head_dim: usize) -> usize {
     if head_dim <= 64 { 64 } else { USUAL_HEAD }
 }
 
-/// Bytes of scratch: what is kept of each query and, on tensor cores, q, dy, k and v rounded.
-pub(crate) fn scratch(tokens: usize, heads: usize, kv_heads: usize, head_dim: usize) -> usize {
+/// Bytes of scratch for rows: what is kept of each query and, on tensor cores, q, dy, k and v rounded.
+fn rows_scratch(tokens: usize, heads: usize, kv_heads: usize, head_dim: usize) -> usize {
     let rounded = if head_dim <= USUAL_HEAD { 2 * (heads + kv_heads) * width(head_dim) * 2 } else { 0 };
     tokens * (heads * STATS + rounded)
+}
+
+/// Bytes of scratch, what blocks leave there included.
+pub(crate) fn scratch(tokens: usize, heads: usize, kv_heads: usize, head_dim: usize) -> usize {
+    let by_warpgroups = (TILE + 1..=USUAL_HEAD).contains(&head_dim);
+    let shared = by_warpgroups && shares(tokens.div_ceil(BLOCK), heads, kv_heads) > 1;
+    let left = if shared { LARGEST_BLOCKS * SHARE } else { 0 };
+    rows_scratch(tokens, heads, kv_heads, head_dim) + left
 }
 
 /// The pointers of a call.
@@ -62,28 +82,47 @@ pub(crate) fn run(
         dq: cuda.rows(OP, dq)?,
         dk: cuda.rows(OP, dk)?,
         dv: cuda.rows(OP, dv)?,
-        scratch: cuda.scratch(OP, scratch(of.q.rows, heads, kv_heads, of.head_dim))?,
+        scratch: cuda.scratch(OP, rows_scratch(of.q.rows, heads, kv_heads, of.head_dim))?,
         heads,
         kv_heads,
     };
     match of.head_dim {
         head_dim if of.exact || head_dim > USUAL_HEAD || !task.aligned(head_dim) => plain(cuda, of, &task),
-        ..=64 => tiled(cuda, of, &task, "attend_gradient_queries_64", "attend_gradient_keys_64"),
-        _ => tiled(cuda, of, &task, "attend_gradient_queries_128", "attend_gradient_keys_128"),
+        head_dim => {
+            let way = if by_warpgroups(cuda, head_dim) {
+                let [queries, keys] = ["attend_gradient_queries_warpgroup", "attend_gradient_keys_warpgroup"];
+                Way { queries, keys, rows: TILE, threads: 128, tiles: [7, 10], stages: 3, shares: true }
+            } else {
+                let [queries, keys] = match head_dim {
+                    ..=64 => ["attend_gradient_queries_64", "attend_gradient_keys_64"],
+                    _ => ["attend_gradient_queries_128", "attend_gradient_keys_128"],
+                };
+                Way { queries, keys, rows: BLOCK, threads: 256, tiles: [4, 4], stages: 2, shares: false }
+            };
+            tiled(cuda, of, &task, &way)
+        }
     }
+}
+
+/// Kernels on tensor cores, and what their blocks have.
+struct Way {
+    queries: &'static str,
+    keys: &'static str,
+    /// Rows and threads of a block of queries; one of keys has 128 rows and 256 threads.
+    rows: usize,
+    threads: u32,
+    /// In shared memory: tiles of a block of queries, and of keys; and how often a query's numbers are there.
+    tiles: [usize; 2],
+    stages: usize,
+    /// Whether blocks may share their keys.
+    shares: bool,
 }
 
 fn scale(of: &Attention<'_>) -> f32 {
     1.0 / (of.head_dim as f32).sqrt()
 }
 
-fn tiled(
-    cuda: &mut Cuda,
-    of: &Attention<'_>,
-    task: &Task,
-    queries: &'static str,
-    keys: &'static str,
-) -> Result<()> {
+fn tiled(cuda: &mut Cuda, of: &Attention<'_>, task: &Task, way: &Way) -> Result<()> {
     let (heads, kv_heads, width) = (task.heads, task.kv_heads, width(of.head_dim));
     let (query_rows, key_rows) = (of.q.rows * heads, of.q.rows * kv_heads);
     let stats = task.scratch;
@@ -96,25 +135,43 @@ fn tiled(
     let operands = args![wide_q, wide_dy, wide_k, wide_v, query_rows, key_rows, of.head_dim, width, q];
     cuda.launch("attend_gradient_round", grid, operands)?;
 
+    let query_blocks = blocks_of(of.samples, way.rows);
     // Early keys are seen by the most.
-    let mut blocks = blocks_of(of.samples);
-    let (count, mut list) = (blocks.len(), blocks.concat());
-    blocks.sort_by_key(|[_, first, end]| Reverse(end - first));
-    list.extend(blocks.concat());
-    let of_queries = cuda.upload(OP, &list)?;
-    let of_keys = of_queries.add(count * 3 * 4);
-    let grid = |heads: usize, stage: usize| Grid {
-        blocks: (heads as u32, count as u32, 1),
+    let mut key_blocks = blocks_of(of.samples, BLOCK);
+    key_blocks.sort_by_key(|[_, first, end]| Reverse(end - first));
+    let list = cuda.upload(OP, &[query_blocks.concat(), key_blocks.concat()].concat())?;
+    let key_list = list.add(query_blocks.len() * 3 * 4);
+    let [shared, key_shared] = way.tiles.map(|tiles| tiles * TILE * width * 2);
+    let key_shared = (key_shared + way.stages * TILE * STATS) as u32;
+    let key_grid = |shares: usize| Grid {
+        blocks: (kv_heads as u32, key_blocks.len() as u32, shares as u32),
         threads: (256, 1, 1),
-        shared: (2 * stage) as u32,
+        shared: key_shared,
     };
-    let stage = 2 * TILE * width * 2;
+    let query_grid = Grid {
+        blocks: (heads as u32, query_blocks.len() as u32, 1),
+        threads: (way.threads, 1, 1),
+        shared: shared as u32,
+    };
     let inputs = args![q, dy, k, v];
     let sizes = args![heads, kv_heads, of.head_dim, of.window.unwrap_or(0), scale(of)];
-    let arguments = [inputs, args![of_queries], sizes, args![task.dq, stats]].concat();
-    cuda.launch(queries, grid(heads, stage), &arguments)?;
-    let arguments = [inputs, args![of_keys], sizes, args![task.dk, task.dv, stats]].concat();
-    cuda.launch(keys, grid(kv_heads, stage + TILE * STATS), &arguments)
+    let arguments = [inputs, args![list], sizes, args![task.dq, stats]].concat();
+    cuda.launch(way.queries, query_grid, &arguments)?;
+    let (arguments, count) =
+        ([inputs, args![key_list], sizes, args![task.dk, task.dv, stats]].concat(), key_blocks.len());
+    if !way.shares {
+        return cuda.launch(way.keys, key_grid(1), &arguments);
+    }
+    // No more shares than `scratch` has room for, if there are rows of no sample.
+    let shares = shares(count.max(of.q.rows.div_ceil(BLOCK)), heads, kv_heads);
+    let (keys, rows) = (count * kv_heads, rows_scratch(of.q.rows, heads, kv_heads, of.head_dim));
+    let (parts, tickets) = if shares > 1 {
+        (cuda.scratch(OP, rows + keys * shares * SHARE)?.add(rows), cuda.tickets(OP, keys)?)
+    } else {
+        (DevicePtr::NULL, DevicePtr::NULL)
+    };
+    let arguments = [&arguments[..], args![parts, tickets]].concat();
+    cuda.launch(way.keys, key_grid(shares), &arguments)
 }
 
 fn plain(cuda: &mut Cuda, of: &Attention<'_>, task: &Task) -> Result<()> {

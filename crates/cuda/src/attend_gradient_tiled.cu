@@ -179,7 +179,7 @@ template <int WIDTH> __device__ __forceinline__ void queries(const Heads &of, fl
             if (!any_seen(own, 16, key, of.window)) continue;
             float p[2][4], dp[2][4];
             dots<WIDTH>(p, dp, q, dy, near_k, near_v, key - keys);
-            if (!all_seen(own, 16, key, of.window)) {
+            if (!all_seen(own, 16, key, 16, of.window)) {
 #pragma unroll
                 for (u32 i = 0; i < 8; i++) {
                     bool seen = sees(row + i % 4 / 2 * 8, key + i / 4 * 8 + lane % 4 * 2 + i % 2, of.window);
@@ -266,7 +266,7 @@ __device__ __forceinline__ void keys(const Heads &of, float *dk, float *dv, cons
             if (!any_seen(t, 16, own, of.window)) continue;
             float p[2][4], dp[2][4];
             dots<WIDTH>(p, dp, k, v, near_q, near_dy, t - queries);
-            if (!all_seen(t, 16, own, of.window)) {
+            if (!all_seen(t, 16, own, 16, of.window)) {
 #pragma unroll
                 for (u32 i = 0; i < 8; i++) {
                     bool seen = sees(t + i / 4 * 8 + lane % 4 * 2 + i % 2, row + i % 4 / 2 * 8, of.window);

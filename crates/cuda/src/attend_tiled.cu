@@ -132,7 +132,7 @@ template <int FORMAT, int CHANNELS> __device__ __forceinline__ void attend_tiles
             if (own >= last || !any_seen(position, 32, key, of.window)) continue;
             float p[2][2][4];
             dots<CHANNELS>(p, q, keys, key - tile);
-            if (!all_seen(position, 32, key, of.window)) {
+            if (!all_seen(position, 32, key, 16, of.window)) {
 #pragma unroll
                 for (u32 i = 0; i < 16; i++) {
                     u32 query = position + lane / 4 + i / 8 * 16 + i % 4 / 2 * 8;

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use halfbyte_ops::{Error, Result};
 
 use crate::driver::{Function, LaunchAttribute, LaunchSettings, Module};
-use crate::ptx::{FROM_SM_90, MODULES};
+use crate::ptx::{FROM_SM_90, MODULES, OF_SM_90};
 use crate::{Cuda, Device};
 
 /// More than any kernel takes.
@@ -114,7 +114,8 @@ impl Kernels {
         let entry = format!(".entry {kernel}(");
         let has = |(_, ptx): &&(&str, &str)| ptx.contains(&entry);
         let newer = FROM_SM_90.iter().find(has).filter(|_| device.properties.capability >= (9, 0));
-        let (name, ptx) = newer.or_else(|| MODULES.iter().find(has)).ok_or_else(|| {
+        let plain = || MODULES.iter().chain(OF_SM_90).find(has);
+        let (name, ptx) = newer.or_else(plain).ok_or_else(|| {
             Error::Device(format!(
                 "no embedded module has the kernel {kernel}: run cargo run -p xtask -- ptx"
             ))

@@ -26,55 +26,60 @@ extern "C" __global__ void rms_norm_gradient_any(const float *x, const float *ga
 
 const u32 FOURS = 2; // of columns that a thread has
 
-// The same for wide rows of whole fours. A block takes `chunk` rows, one after the other; a thread has the same columns
-// of each, so it sums up their share of the gain's gradient. While a row is worked on, the next one comes.
-extern "C" __global__ void __launch_bounds__(1024)
-    rms_norm_gradient(const float *x, const float *gain, float eps, const float *dy, float *dx, float *parts, u32 rows,
-                      u32 columns, u32 chunk) {
-    float *both = (float *)dynamic_shared, *near = both + 4;
-    u32 first = blockIdx.x * chunk, last = min(first + chunk, rows);
+// The same for wide rows of whole fours. A block takes `chunk` rows, ROWS at a time; a thread has the same columns of
+// each, so it sums up their share of the gain's gradient. Each of those rows has two warps for its sums, which take
+// long; other blocks of a multiprocessor fetch and write meanwhile.
+template <int ROWS>
+__device__ __forceinline__ void norm_gradient(const float *x, const float *gain, float eps, const float *dy, float *dx,
+                                              float *parts, u32 rows, u32 columns, u32 chunk) {
+    __shared__ float both[ROWS][2];
+    float *near_gain = (float *)dynamic_shared, *near = near_gain + columns;
+    u32 first = blockIdx.x * chunk, last = min(first + chunk, rows), warp = threadIdx.x / 32;
     float4 sums[FOURS] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
-    auto start_row = [&](u32 row) {
-        float *to = near + (row - first) % 2 * 2 * columns;
+    for (u32 c = threadIdx.x * 4; c < columns; c += blockDim.x * 4) start_copy(near_gain + c, gain + c, true);
+    for (u32 start = first; start < last; start += ROWS) {
+        u32 count = min((u32)ROWS, last - start);
+        const u64 at = (u64)start * columns;
         for (u32 c = threadIdx.x * 4; c < columns; c += blockDim.x * 4) {
-            start_copy(to + c, x + (u64)row * columns + c, true);
-            start_copy(to + columns + c, dy + (u64)row * columns + c, true);
+#pragma unroll
+            for (u32 t = 0; t < ROWS; t++) {
+                if (t >= count) break;
+                start_copy(near + 2 * t * columns + c, x + at + t * columns + c, true);
+                start_copy(near + (2 * t + 1) * columns + c, dy + at + t * columns + c, true);
+            }
         }
-    };
-    start_row(first);
-    for (u32 row = first; row < last; row++) {
-        const float *near_x = near + (row - first) % 2 * 2 * columns, *near_dy = near_x + columns;
+        float4 d[ROWS][FOURS];
+#pragma unroll
+        for (u32 i = 0; i < ROWS * FOURS; i++) {
+            u32 t = i / FOURS, c = (threadIdx.x + i % FOURS * blockDim.x) * 4;
+            if (t < count && c < columns) d[t][i % FOURS] = *(const float4 *)(dx + at + t * columns + c);
+        }
         wait_for_copies();
         __syncthreads();
-        if (row + 1 < last) start_row(row + 1);
-        float4 d[FOURS];
-#pragma unroll
-        for (u32 i = 0; i < FOURS; i++) {
-            u32 c = (threadIdx.x + i * blockDim.x) * 4;
-            if (c < columns) d[i] = *(const float4 *)(dx + (u64)row * columns + c);
-        }
-        if (threadIdx.x < 32) {
-            float r = reciprocal_of(near_x, columns, eps);
-            if (threadIdx.x == 0) both[0] = r;
-        } else if (threadIdx.x < 64) {
-            float products = 0.0f;
-            for_lane(columns, [&](u64 c) { products = __fmaf_rn(gain[c] * near_dy[c], near_x[c], products); });
-            products = fold(products);
-            if (threadIdx.x == 32) both[1] = products / (float)columns;
+        if (warp < 2 * count) {
+            const float *near_x = near + warp / 2 * 2 * columns, *near_dy = near_x + columns;
+            float sum = 0.0f;
+            if (warp % 2 == 0) sum = reciprocal_of(near_x, columns, eps);
+            else for_lane(columns, [&](u64 c) { sum = __fmaf_rn(near_gain[c] * near_dy[c], near_x[c], sum); });
+            if (warp % 2 == 1) sum = fold(sum) / (float)columns;
+            if (threadIdx.x % 32 == 0) both[warp / 2][warp % 2] = sum;
         }
         __syncthreads();
-        float r = both[0], mean = both[1] * r * r * r;
 #pragma unroll
-        for (u32 i = 0; i < FOURS; i++) {
-            u32 c = (threadIdx.x + i * blockDim.x) * 4;
-            if (c >= columns) continue;
-            float4 g = *(const float4 *)(gain + c), v = *(const float4 *)(near_x + c), w = *(const float4 *)(near_dy + c);
-            d[i].x += __fmaf_rn(g.x * w.x, r, -(v.x * mean)), sums[i].x = __fmaf_rn(w.x, v.x * r, sums[i].x);
-            d[i].y += __fmaf_rn(g.y * w.y, r, -(v.y * mean)), sums[i].y = __fmaf_rn(w.y, v.y * r, sums[i].y);
-            d[i].z += __fmaf_rn(g.z * w.z, r, -(v.z * mean)), sums[i].z = __fmaf_rn(w.z, v.z * r, sums[i].z);
-            d[i].w += __fmaf_rn(g.w * w.w, r, -(v.w * mean)), sums[i].w = __fmaf_rn(w.w, v.w * r, sums[i].w);
-            *(float4 *)(dx + (u64)row * columns + c) = d[i];
+        for (u32 i = 0; i < ROWS * FOURS; i++) {
+            u32 t = i / FOURS, c = (threadIdx.x + i % FOURS * blockDim.x) * 4;
+            if (t >= count || c >= columns) continue;
+            const float *near_x = near + 2 * t * columns, *near_dy = near_x + columns;
+            float r = both[t][0], mean = both[t][1] * r * r * r;
+            float4 g = *(const float4 *)(near_gain + c), v = *(const float4 *)(near_x + c);
+            float4 w = *(const float4 *)(near_dy + c), &sum = sums[i % FOURS], &to = d[t][i % FOURS];
+            to.x += __fmaf_rn(g.x * w.x, r, -(v.x * mean)), sum.x = __fmaf_rn(w.x, v.x * r, sum.x);
+            to.y += __fmaf_rn(g.y * w.y, r, -(v.y * mean)), sum.y = __fmaf_rn(w.y, v.y * r, sum.y);
+            to.z += __fmaf_rn(g.z * w.z, r, -(v.z * mean)), sum.z = __fmaf_rn(w.z, v.z * r, sum.z);
+            to.w += __fmaf_rn(g.w * w.w, r, -(v.w * mean)), sum.w = __fmaf_rn(w.w, v.w * r, sum.w);
+            *(float4 *)(dx + at + t * columns + c) = to;
         }
+        __syncthreads();
     }
 #pragma unroll
     for (u32 i = 0; i < FOURS; i++) {
@@ -82,6 +87,17 @@ extern "C" __global__ void __launch_bounds__(1024)
         if (c < columns) *(float4 *)(parts + (u64)blockIdx.x * columns + c) = sums[i];
     }
 }
+
+#define NORM_GRADIENT(ROWS, THREADS)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                              \
+        rms_norm_gradient_##ROWS(const float *x, const float *gain, float eps, const float *dy, float *dx,             \
+                                 float *parts, u32 rows, u32 columns, u32 chunk) {                                     \
+        norm_gradient<ROWS>(x, gain, eps, dy, dx, parts, rows, columns, chunk);                                        \
+    }
+
+NORM_GRADIENT(1, 1024)
+NORM_GRADIENT(2, 1024)
+NORM_GRADIENT(4, 512)
 
 // Sums over the rows of chunk blockIdx.y: of dy, or of dy x r where there is an x.
 extern "C" __global__ void column_chunks(const float *dy, const float *x, const float *reciprocals, float *parts,

@@ -13,8 +13,9 @@ const WIDE: (usize, usize) = (256, 8192);
 const SUMS: usize = 1 << 20;
 pub(crate) const CHUNKS: usize = 512;
 
-/// Blocks of 1024 threads that are at work together on a large device, or as many times more as they are smaller.
+/// Multiprocessors of a large device, and the threads of such a norm that one has at work.
 const LARGEST_BLOCKS: usize = 128;
+const LARGEST_THREADS: usize = 1280;
 
 /// Bytes of scratch: a number for each row, and the sums of the chunks of rows.
 pub(crate) fn scratch(rows: usize, columns: usize) -> usize {
@@ -38,15 +39,23 @@ pub(crate) fn rms_norm(
     let place = cuda.scratch(OP, scratch(rows, columns))?;
     let wide = columns > WIDE.0 && columns <= WIDE.1 && columns.is_multiple_of(4);
     let aligned = [x, dy, dx, gain].iter().all(|at| at.0.is_multiple_of(16));
-    // Two numbers of a row, and x and dy of two rows.
-    let shared = (16 + 4 * columns * 4) as u32;
-    if wide && aligned && shared <= cuda.device.properties.shared {
-        // Two fours of columns for each thread.
-        let threads = columns.div_ceil(8).next_multiple_of(32);
-        let chunk = rows.div_ceil(LARGEST_BLOCKS * (1024 / threads)).max(1);
+    // Two fours of columns for each thread.
+    let threads = columns.div_ceil(8).next_multiple_of(32);
+    // The gain, and x and dy of the rows at a time.
+    let shared = |together: usize| (1 + 2 * together) * columns * 4;
+    let most = cuda.device.properties.shared as usize;
+    // Two warps for each row, few enough threads for the registers, and room for another block.
+    let fits = |&(together, threads_of_kernel, _): &(usize, usize, _)| {
+        (64 * together..=threads_of_kernel).contains(&threads) && 2 * shared(together) <= most
+    };
+    let kernels = [(4, 512, "rms_norm_gradient_4"), (2, 1024, "rms_norm_gradient_2")];
+    let (together, _, kernel) = kernels.into_iter().find(fits).unwrap_or((1, 1024, "rms_norm_gradient_1"));
+    if wide && aligned && shared(together) <= most {
+        let blocks = (LARGEST_THREADS / threads).min(most / shared(together)).max(1);
+        let chunk = rows.div_ceil((LARGEST_BLOCKS * blocks).min(SUMS / columns)).max(1);
         let count = rows.div_ceil(chunk);
-        let grid = Grid { shared, ..Grid::line(count, threads as u32) };
-        cuda.launch(OP, grid, args![x, gain, eps, dy, dx, place, rows, columns, chunk])?;
+        let grid = Grid { shared: shared(together) as u32, ..Grid::line(count, threads as u32) };
+        cuda.launch(kernel, grid, args![x, gain, eps, dy, dx, place, rows, columns, chunk])?;
         return add_chunks(cuda, place, dgain, columns, count);
     }
     let arguments = args![x, gain, eps, dy, dx, place, rows, columns];

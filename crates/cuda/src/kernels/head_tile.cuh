@@ -50,12 +50,12 @@ __device__ __forceinline__ bool sees(u32 query, u32 key, u32 window) {
     return key <= query && (!window || query < key + window);
 }
 
-// Whether any of so many queries sees any of 16 keys, and whether all see all.
+// Whether any of so many queries sees any of 16 keys, and whether all see all of so many.
 __device__ __forceinline__ bool any_seen(u32 query, u32 queries, u32 key, u32 window) {
     return key < query + queries && (!window || query < key + 15 + window);
 }
-__device__ __forceinline__ bool all_seen(u32 query, u32 queries, u32 key, u32 window) {
-    return sees(query, key + 15, window) && sees(query + queries - 1, key, window);
+__device__ __forceinline__ bool all_seen(u32 query, u32 queries, u32 key, u32 keys, u32 window) {
+    return sees(query, key + keys - 1, window) && sees(query + queries - 1, key, window);
 }
 
 // ---- a row of a product's result is held by four threads ----

@@ -18,12 +18,14 @@ pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
         }
     }
     for format in [CacheFormat::F32, CacheFormat::Bf16, CacheFormat::Int8] {
-        for (shape, window) in [((6, 2, 64), None), ((2, 1, 128), Some(19)), ((2, 2, 40), None)] {
+        for (shape, window) in
+            [((6, 2, 64), None), ((2, 1, 128), Some(19)), ((2, 2, 40), None), ((3, 1, 96), None)]
+        {
             check_samples_case(&make, format, shape, window);
         }
     }
     for exact in [true, false] {
-        for shape in [(6, 2, 64), (2, 1, 128), (2, 2, 40), (4, 1, 16)] {
+        for shape in [(6, 2, 64), (2, 1, 128), (2, 2, 40), (4, 1, 16), (3, 1, 96)] {
             for (tokens, window) in [(75, None), (75, Some(19)), (32, None), (1, None)] {
                 check_gradients(&make, tokens, shape, window, exact);
             }
