@@ -45,7 +45,7 @@ extern "C" __global__ void accumulate_add(u8* stored, const float* gradient, u32
         if (storage == STORED_FOUR) {
             u32 luck[BLOCK], codes[2];
             draw_block(Draws{{key0, key1}}, ((u64)row * blocks + block) * BLOCK, luck);
-            encode_four(sum, finite_amax(sum), beyond == 0, luck, codes, place[blocks * 8 + block]);
+            encode_four(sum, luck, codes, place[blocks * 8 + block]);
             store(place + block * 8, codes);
         } else {
             UNROLL for (int i = 0; i < BLOCK; i++) ((float*)place)[block * BLOCK + i] = one_nan(sum[i]);

@@ -48,7 +48,7 @@ DEVICE float sum_of_squares(const float* g, u32 count, u32 apart) {
 // Sums of squares, of rows by some thread blocks and of the columns of a group of rows by others, which are neighbours:
 // what one reads is near for the other. Averages of the rows follow, those of the columns in `learn`. The last group
 // comes first: what is read last is what the update reads first. One more thread block makes the profile.
-extern "C" __global__ void __launch_bounds__(AT_ONCE)
+extern "C" __global__ void __launch_bounds__(AT_ONCE, 5)
     second_sums(const float* gradient, float* row_averages, float* row_roots, float* sums,
                 const float* column_averages, float* profile, u32 rows, u32 columns, u32 width, float keep, float fresh,
                 float per_root) {
@@ -95,7 +95,7 @@ extern "C" __global__ void update_vector(float* weight, float* moments, float* s
         v[i] = average_of(SECOND_AVERAGE, v[i], g[i] * g[i]);
         roots[i] = root(v[i]) * step.per_root;
     }
-    push_of(step, m, roots, false).values(w, delta);
+    push_of<false>(step, m, roots).values(w, delta);
     float moved[BLOCK];
     UNROLL for (int i = 0; i < BLOCK; i++) moved[i] = w[i] + delta[i];
     if (largest_bits(moved) >= 0x7F800000) {

@@ -74,14 +74,14 @@ DEVICE float quotient(float n, float d) {
     return __fmaf_rn(__fmaf_rn(-d, almost, n), inverse, almost);
 }
 
-// Along moments over roots, which are corrected already. `tame`: the moments are, and no root is beyond 2^60.
-DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&roots)[BLOCK], bool tame) {
+// Along moments over roots, which are corrected already. TAME: the moments are, no root is beyond 2^60, and eps is in the
+// middle of the range (`tame_eps`).
+template <bool TAME> DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&roots)[BLOCK]) {
     Push push;
     push.size = -step.size, push.decay = step.decay;
-    if (tame && step.eps >= SMALL && step.eps <= LARGE) {
-        UNROLL for (int i = 0; i < BLOCK; i++) push.along[i] = quotient(m[i], roots[i] + step.eps);
-    } else {
-        UNROLL for (int i = 0; i < BLOCK; i++) push.along[i] = m[i] / (roots[i] + step.eps);
+    UNROLL for (int i = 0; i < BLOCK; i++) {
+        float root = roots[i] + step.eps;
+        push.along[i] = TAME ? quotient(m[i], root) : m[i] / root;
     }
     if (step.limit < __uint_as_float(0x7F800000)) {
         UNROLL for (int i = 0; i < BLOCK; i++) {
@@ -90,6 +90,10 @@ DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&roo
         }
     }
     return push;
+}
+
+DEVICE bool tame_eps(const Step& step) {
+    return (step.eps >= SMALL) & (step.eps <= LARGE);
 }
 
 // The sum of the squares of a row's moves, in whole numbers.

@@ -57,6 +57,18 @@ struct Other : Pairs {
     DEVICE u32 operator[](int i) const { return turned(i, 0); }
 };
 
+// The upper 28 bits of what rounds element i. Of pairs they are three bytes of a word turned by a nibble, and half of the
+// fourth.
+DEVICE u32 upper28(const Other& luck, int i) {
+    u32 word = luck.words[i / 4], turned = word >> 4 | word << 28;
+    int bytes = i % 4 | (i + 1) % 4 << 4 | (i + 2) % 4 << 8 | ((i + 3) % 4 + 4) << 12;
+    return __byte_perm(turned, turned & 0x0F0F0F0F, bytes);
+}
+
+DEVICE u32 upper28(const u32 (&luck)[BLOCK], int i) {
+    return luck[i] >> 4;
+}
+
 DEVICE Pairs draw_pairs(Draws draws, u64 first) {
     Pairs pairs;
     philox(first / BLOCK, draws, pairs.words);

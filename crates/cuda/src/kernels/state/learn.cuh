@@ -28,11 +28,12 @@ struct SecondMoments {
     ColumnSums columns;
 };
 
-// Gives whether none is beyond 2^60 where the moments are tame; `index` counts the rows of this call.
-DEVICE bool roots_of(const SecondMoments& of, u32 row, u32 index, u32 block, const Average& first,
+// Gives whether none is beyond 2^60 where the moments are tame; `number` counts the tensor's blocks, `index` the rows of
+// this call.
+DEVICE bool roots_of(const SecondMoments& of, u64 number, u32 index, u32 block, const Average& first,
                      const float (&g)[BLOCK], float (&roots)[BLOCK]) {
     if (of.full) {
-        float* v = of.second + (u64)row * of.width + block * BLOCK;
+        float* v = of.second + number * BLOCK;
         UNROLL for (int i = 0; i < BLOCK; i++) {
             v[i] = average_of(of.average, v[i], g[i] * g[i]);
             roots[i] = root(v[i]) * of.per_root;
@@ -68,35 +69,47 @@ template <int SURE> struct Moments {
         scale = *scale_place;
     }
 
-    // Moves them by block `index` of a row of the gradient, which is g, and keeps them rounded; m is what they are before
-    // that. Gives whether they are tame.
-    DEVICE bool move(u32 kind, const Average& average, const float (&g)[BLOCK], const float* row, u32 columns, u32 index,
-                     const Other& luck, float (&m)[BLOCK]) {
-        bool tame = false;
+    // Moves them by a gradient and keeps them rounded, and gives what they push: of four bits, where all is tame, else false
+    // and nothing is done. One run of instructions without a branch, since two kinds of units work at it.
+    DEVICE bool move_tame(const Step& step, const float (&g)[BLOCK], const float (&roots)[BLOCK], const Other& luck,
+                          Push& push) {
+        float m[BLOCK], amax;
+        bool tame = follow_four_tame(four, scale, g, step.average, m, amax);
+        u8 chosen;
+        float inverse = choose_scale(amax, chosen);
+        // The largest shows whether one must be held.
+        if (!(tame & (amax * inverse <= 6.0f))) return false;
+        codes_of<false>(m, inverse, luck, four);
+        scale = chosen;
+        push = push_of<true>(step, m, roots);
+        keep_four();
+        return true;
+    }
+
+    DEVICE void keep_four() const {
+        store<SURE>(place, four);
+        *scale_place = scale;
+    }
+
+    // The same, of any.
+    DEVICE Push move(u32 kind, const Step& step, const float (&g)[BLOCK], const float (&roots)[BLOCK], const Other& luck) {
+        float m[BLOCK];
         if (kind == MOMENT_FOUR) {
-            float amax;
-            tame = follow_four_tame(four, scale, g, average, m, amax);
-            if (!tame) {
-                float again[BLOCK];
-                load_values_again(row, columns, index, again);
-                follow_four(four, scale, again, average, m);
-                amax = finite_amax(m);
-            }
-            encode_four(m, amax, tame, luck, four, scale);
-            store<SURE>(place, four);
-            *scale_place = scale;
+            follow_four(four, scale, g, step.average, m);
+            encode_four(m, luck, four, scale);
+            keep_four();
         } else if (kind == MOMENT_EIGHT) {
             decode_eight(eight, scale, m);
-            UNROLL for (int i = 0; i < BLOCK; i++) m[i] = average_of(average, m[i], g[i]);
+            UNROLL for (int i = 0; i < BLOCK; i++) m[i] = average_of(step.average, m[i], g[i]);
             encode_eight(m, luck, eight, scale);
             store<SURE>(place, eight);
             *scale_place = scale;
         } else {
             float* floats = (float*)place;
             UNROLL for (int i = 0; i < BLOCK; i++)
-                floats[i] = m[i] = one_nan(average_of(average, floats[i], g[i]));
+                floats[i] = m[i] = one_nan(average_of(step.average, floats[i], g[i]));
         }
-        return tame;
+        return push_of<false>(step, m, roots);
     }
 };
 
@@ -144,9 +157,11 @@ struct Squares {
     // The next blocks of a row, maybe its last.
     DEVICE void add(const float* ratios, u32 blocks, bool last, const Step& step) {
         const float4* mine = (const float4*)(ratios + threadIdx.x % BLOCK * APART);
+        if (threadIdx.x % 32 < BLOCK) {
 #pragma unroll 8
-        for (u32 i = 0; i < blocks / 4; i++) add(mine[i].x), add(mine[i].y), add(mine[i].z), add(mine[i].w);
-        for (u32 block = blocks & ~3u; block < blocks; block++) add(((const float*)mine)[block]);
+            for (u32 i = 0; i < blocks / 4; i++) add(mine[i].x), add(mine[i].y), add(mine[i].z), add(mine[i].w);
+            for (u32 block = blocks & ~3u; block < blocks; block++) add(((const float*)mine)[block]);
+        }
         if (!last) return;
         all += squares_of(step, fold(lane));
         lane = 0.0f;
@@ -184,55 +199,95 @@ DEVICE void update(Block& block, const typename Block::Tables& tables, float glo
     tally.saturated += here.saturated, tally.refused += here.refused;
 }
 
-// W is a block of a kind of weight: its format, bytes that its remainders have, and how it moves. Adding up the
-// squares takes a row's blocks in their order: the last warp does it for those that the others have just moved.
-template <class W, bool WHOLE> DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step) {
-    alignas(16) __shared__ float ratios[2][BLOCK * APART];
-    __shared__ typename W::Tables tables;
-    tables.fill();
-    u32 blocks = second.width / BLOCK, movers = blockDim.x - 32, turn = 0, before = 0;
-    bool adds = threadIdx.x >= movers, ended = false;
-    Tally tally = {};
-    Squares squares = {};
-    // It has nothing to add yet: the columns' averages, which nobody reads now, follow.
-    if (adds && !second.full)
-        for (u32 column = blockIdx.x * 32 + threadIdx.x % 32; column < task.columns; column += gridDim.x * 32)
-            follow_column(second.columns, second.average, task.columns, column);
-    for (u32 index = blockIdx.x; index < task.rows; index += gridDim.x) {
+// Ratios of a thread block's moves; passes take turns with them.
+typedef float Ratios[2][BLOCK * APART];
+
+// A row that learns: the weight's, its moments and its gradient. `index` counts the rows of this call.
+template <class W> struct Row {
+    Place at;
+    u8* moments;
+    const float* gradient;
+
+    DEVICE Row(const Task& task, u32 blocks, u32 index, float global) {
         u32 row = task.first + index;
         const u8* panel = panel_of(task.weight, W::FORMAT, task.columns, row);
-        Place at = {(u8*)codes_of(panel, W::FORMAT, task.columns, row),
-                    (u8*)scales_of(panel, W::FORMAT, task.columns, row),
-                    task.rest + (u64)row * blocks * W::REST_BYTES,
-                    tensor_scale(task.weight, W::FORMAT), task.scales_by};
-        u8* row_moments = task.moments + (u64)row * blocks * moment_bytes(task.moment);
-        for (u32 start = 0; start < blocks; start += movers, turn ^= 1) {
-            u32 block = start + threadIdx.x;
-            if (adds) {
-                squares.add(ratios[turn ^ 1], before, ended, step);
-            } else if (block < blocks) {
-                // All loads come first: none waits for what is computed.
-                float g[BLOCK], roots[BLOCK], m[BLOCK];
-                const float* g_row = task.gradient + (u64)index * task.columns;
-                load_values<WHOLE>(g_row, task.columns, block, g);
-                Moments<WHOLE ? 4 : 1> moments;
-                moments.load_from(task.moment, row_moments, blocks, block);
-                W weight;
-                weight.load_from(at, block);
-                Pairs pairs = draw_pairs(task.draws, ((u64)row * blocks + block) * BLOCK);
-                bool tame = roots_of(second, row, index, block, step.average, g, roots);
-                tame &= moments.move(task.moment, step.average, g, g_row, task.columns, block, Other{pairs}, m);
-                Push push = push_of(step, m, roots, tame);
-                float* places = ratios[turn] + threadIdx.x;
-                UNROLL for (int i = 0; i < BLOCK; i++) places[i * APART] = push.along[i];
-                weight.move(at, block, tables, Move{push, Own{pairs}, places}, tally);
+        at = {(u8*)codes_of(panel, W::FORMAT, task.columns, row), (u8*)scales_of(panel, W::FORMAT, task.columns, row),
+              task.rest + (u64)row * blocks * W::REST_BYTES, global, task.scales_by};
+        moments = task.moments + (u64)row * blocks * moment_bytes(task.moment);
+        gradient = task.gradient + (u64)index * task.columns;
+    }
+};
+
+// Moves a thread's blocks of every row, one in each pass. W is a block of a kind of weight: its format, bytes that its
+// remainders have, and how it moves.
+template <class W, bool WHOLE>
+DEVICE void move_rows(const Task& task, const SecondMoments& second, const Step& step, Ratios& ratios,
+                      const typename W::Tables& tables, Tally& tally) {
+    u32 blocks = second.width / BLOCK, movers = blockDim.x - 32, turn = 0;
+    float global = tensor_scale(task.weight, W::FORMAT);
+    Row<W> row(task, blocks, blockIdx.x, global);
+    for (u32 index = blockIdx.x, start = 0; index < task.rows; turn ^= 1) {
+        u32 block = start + threadIdx.x, next = index;
+        start += movers;
+        Row<W> next_row = row;
+        if (start >= blocks) start = 0, next += gridDim.x, next_row = Row<W>(task, blocks, next, global);
+        if (block < blocks) {
+            // All loads come first: none waits for what is computed.
+            float g[BLOCK], roots[BLOCK];
+            load_values<WHOLE>(row.gradient, task.columns, block, g);
+            Moments<WHOLE ? 4 : 1> moments;
+            moments.load_from(task.moment, row.moments, blocks, block);
+            W weight;
+            weight.load_from(row.at, block);
+            u64 number = (u64)(task.first + index) * blocks + block;
+            Pairs pairs = draw_pairs(task.draws, number * BLOCK);
+            bool tame = roots_of(second, number, index, block, step.average, g, roots) && tame_eps(step);
+            Push push;
+            if (!(task.moment == MOMENT_FOUR && tame && moments.move_tame(step, g, roots, Other{pairs}, push))) {
+                // Read again, so that nobody keeps it until here.
+                float again[BLOCK];
+                load_values_again(row.gradient, task.columns, block, again);
+                push = moments.move(task.moment, step, again, roots, Other{pairs});
             }
+            float* places = ratios[turn] + threadIdx.x;
+            UNROLL for (int i = 0; i < BLOCK; i++) places[i * APART] = push.along[i];
+            weight.move(row.at, block, tables, Move{push, Own{pairs}, places}, tally);
+        }
+        index = next, row = next_row;
+        __syncthreads();
+    }
+}
+
+// Adds up the squares of what others have just moved, a row's blocks in their order.
+DEVICE u64 add_squares(const Task& task, const SecondMoments& second, const Step& step, const Ratios& ratios) {
+    u32 blocks = second.width / BLOCK, movers = blockDim.x - 32, turn = 0, before = 0;
+    bool ended = false;
+    Squares squares = {};
+    // It has nothing to add yet: the columns' averages, which nobody reads now, follow.
+    if (!second.full)
+        for (u32 column = blockIdx.x * 32 + threadIdx.x % 32; column < task.columns; column += gridDim.x * 32)
+            follow_column(second.columns, second.average, task.columns, column);
+    for (u32 index = blockIdx.x; index < task.rows; index += gridDim.x)
+        for (u32 start = 0; start < blocks; start += movers, turn ^= 1) {
+            squares.add(ratios[turn ^ 1], before, ended, step);
             __syncthreads();
             before = min(blocks - start, movers), ended = start + movers >= blocks;
         }
-    }
-    if (adds) squares.add(ratios[turn ^ 1], before, ended, step);
-    count(task.counts, tally, threadIdx.x == movers ? squares.all : 0);
+    squares.add(ratios[turn ^ 1], before, ended, step);
+    return squares.all;
+}
+
+template <class W, bool WHOLE> DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step) {
+    alignas(16) __shared__ Ratios ratios;
+    __shared__ typename W::Tables tables;
+    tables.fill();
+    Tally tally = {};
+    u64 squares = 0;
+    // Asked of one thread, so that the compiler sees that a warp goes one way.
+    if (__shfl_sync(0xffffffffu, threadIdx.x, 0) < blockDim.x - 32)
+        move_rows<W, WHOLE>(task, second, step, ratios, tables, tally);
+    else squares = add_squares(task, second, step, ratios);
+    count(task.counts, tally, threadIdx.x == blockDim.x - 32 ? squares : 0);
 }
 
 // A step's numbers as parameters, in the order of update.rs.

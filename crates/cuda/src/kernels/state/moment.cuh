@@ -1,5 +1,6 @@
 // `state::moment`: first moments, and stored gradients, in four or eight bits, rounded stochastically.
 #pragma once
+#include "draw.cuh"
 #include "units.cuh"
 
 namespace state {
@@ -10,13 +11,14 @@ DEVICE float moment_scale(u8 byte) {
     return __uint_as_float((byte + SCALE_SHIFT) << 21);
 }
 
-// The code of x, rounded down or up as the upper 22 of `bits` decide, in the top four bits. So small, a number has its
+// The code of x, rounded down or up as the upper 22 of 28 `bits` decide, in the top four bits. So small, a number has its
 // fraction of a step in the 22 bits below the code, from one on as below. HOLD: larger than 6 is 6, NaN is zero.
 template <bool HOLD> DEVICE u32 stochastic_top(float x, u32 bits) {
     constexpr u32 SIX = 7u << 22;
     float small = fabsf(x) * __uint_as_float(1u << 23);
     if (HOLD) small = fminf(fmaxf(small, 0.0f), __uint_as_float(SIX));
-    u32 magnitude = (__float_as_uint(small) + (bits >> 10)) << 6;
+    // The lowest six bits carry nothing.
+    u32 magnitude = __float_as_uint(small) * 64 + bits;
     return (magnitude & 0x7FFFFFFF) | (__float_as_uint(x) & 0x80000000);
 }
 
@@ -70,19 +72,18 @@ DEVICE void codes_of(const float (&m)[BLOCK], float inverse, const Luck& luck, u
     codes[0] = codes[1] = 0;
     // The first code goes in last, and lowest.
     UNROLL for (int i = BLOCK - 1; i >= 0; i--)
-        codes[i / 8] = __funnelshift_l(stochastic_top<HOLD>(m[i] * inverse, luck[i]), codes[i / 8], 4);
+        codes[i / 8] = __funnelshift_l(stochastic_top<HOLD>(m[i] * inverse, upper28(luck, i)), codes[i / 8], 4);
 }
 
-// `amax`: their `finite_amax`; `finite`: all of them are.
-template <class Luck>
-DEVICE void encode_four(const float (&m)[BLOCK], float amax, bool finite, const Luck& luck, u32 (&codes)[2],
-                        u8& scale) {
+// The scale of moments whose `finite_amax` is this; gives what brings them to codes.
+DEVICE float choose_scale(float amax, u8& scale) {
     int quarters = (int)((__float_as_uint(sixth(amax)) + 0x1FFFFF) >> 21);
     scale = (u8)(clamped(quarters, (int)SCALE_SHIFT, (int)SCALE_SHIFT + 255) - (int)SCALE_SHIFT);
-    float inverse = one_over(moment_scale(scale));
-    // The largest shows whether one must be held.
-    if (finite && amax * inverse <= 6.0f) codes_of<false>(m, inverse, luck, codes);
-    else codes_of<true>(m, inverse, luck, codes);
+    return one_over(moment_scale(scale));
+}
+
+template <class Luck> DEVICE void encode_four(const float (&m)[BLOCK], const Luck& luck, u32 (&codes)[2], u8& scale) {
+    codes_of<true>(m, choose_scale(finite_amax(m), scale), luck, codes);
 }
 
 DEVICE void decode_eight(const u32 (&codes)[4], u8 scale, float (&m)[BLOCK]) {
