@@ -12,10 +12,6 @@ use crate::nvrtc::Nvrtc;
 const TARGETS: [&str; 7] = ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a"];
 /// What is embedded: any chip from this one on takes it.
 const BASE: &str = "compute_80";
-/// Modules that are embedded a second time, for chips from this one on, and where that lies.
-const NEWER: [&str; 5] = ["attend_few", "heads", "one_token_bf16", "one_token_int8", "one_token_nvfp4"];
-const NEWER_TARGET: &str = "compute_90";
-const NEWER_FOLDER: &str = "sm_90";
 
 const FOLDER: &str = "crates/cuda";
 const HASHES: &str = "sources.txt";
@@ -36,19 +32,10 @@ pub(crate) fn build(root: &Path, nvrtc: &Path) -> Result<String, String> {
     for module in modules.iter().filter(|module| stale.contains(&module.name)) {
         let ptx = compile(root, &nvrtc, module, BASE)?;
         write(&folder.join(&module.name).with_extension("ptx"), &ptx)?;
-        if NEWER.contains(&module.name.as_str()) {
-            let ptx = compile(root, &nvrtc, module, NEWER_TARGET)?;
-            let folder = folder.join(NEWER_FOLDER);
-            fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-            write(&folder.join(&module.name).with_extension("ptx"), &ptx)?;
-        }
     }
-    let base = modules.iter().map(|module| module.name.as_str()).collect::<Vec<_>>();
-    for (folder, names) in [(&folder, &base[..]), (&folder.join(NEWER_FOLDER), &NEWER[..])] {
-        for path in files(folder, "ptx")? {
-            if !stem(&path).is_some_and(|name| names.contains(&name)) {
-                fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-            }
+    for path in files(&folder, "ptx")? {
+        if !modules.iter().any(|module| stem(&path) == Some(&module.name)) {
+            fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         }
     }
     let lines: Vec<String> =
@@ -115,9 +102,8 @@ fn stale(root: &Path, modules: &[Module]) -> Vec<String> {
     let kept = fs::read_to_string(folder.join(HASHES)).unwrap_or_default();
     let fresh = |module: &Module| {
         let line = format!("{} {:016x}", module.name, module.hash);
-        let there = |folder: &Path| folder.join(&module.name).with_extension("ptx").is_file();
-        let newer = !NEWER.contains(&module.name.as_str()) || there(&folder.join(NEWER_FOLDER));
-        kept.lines().any(|kept| kept == line) && there(&folder) && newer
+        let there = folder.join(&module.name).with_extension("ptx").is_file();
+        kept.lines().any(|kept| kept == line) && there
     };
     modules.iter().filter(|module| !fresh(module)).map(|module| module.name.clone()).collect()
 }

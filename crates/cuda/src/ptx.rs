@@ -1,29 +1,20 @@
 //! The embedded modules, as `cargo run -p xtask -- ptx` made them; the driver wants a zero at the end.
 
 macro_rules! modules {
-    ($folder:literal: $($name:literal),* $(,)?) => {
-        &[$(($name, concat!(include_str!(concat!("../ptx/", $folder, $name, ".ptx")), "\0"))),*]
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, concat!(include_str!(concat!("../ptx/", $name, ".ptx")), "\0"))),*]
     };
 }
 
-/// Those that are made a second time, for chips of capability 9.0 and newer: their kernels may begin early there.
-pub(crate) const FROM_SM_90: &[(&str, &str)] = modules![
-    "sm_90/": "attend_few",
-    "heads",
-    "one_token_bf16",
-    "one_token_int8",
-    "one_token_nvfp4",
-];
-
 /// Name and text of each.
 pub(crate) const MODULES: &[(&str, &str)] = modules![
-    "":
     "accumulate",
     "attend",
     "attend_few",
     "attend_gradient",
     "attend_gradient_tiled",
     "attend_tiled",
+    "chain",
     "decode",
     "embed",
     "gated",
@@ -36,9 +27,6 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "linear_nvfp4",
     "loss",
     "measure",
-    "one_token_bf16",
-    "one_token_int8",
-    "one_token_nvfp4",
     "product_gradients",
     "residual",
     "rms_norm",
