@@ -10,15 +10,12 @@ use crate::nvrtc::Nvrtc;
 
 /// What is embedded, and where that lies: any chip from this one on takes it.
 const BASE: Made = Made { target: "compute_80", folder: "" };
-/// Modules that are embedded a second time, for chips from this one on.
-const NEWER: [&str; 5] = ["attend_few", "heads", "one_token_bf16", "one_token_int8", "one_token_nvfp4"];
-const NEWER_MADE: Made = Made { target: "compute_90", folder: "sm_90" };
 /// Modules for the one chip that has products of warpgroups end so.
 const WARPGROUP: &str = "_warpgroup";
 const WARPGROUP_MADE: Made = Made { target: "compute_90a", folder: "sm_90a" };
 const WARPGROUP_CHIP: &str = "sm_90a";
 /// All that modules are embedded for.
-pub(crate) const EMBEDDED: [Made; 3] = [BASE, NEWER_MADE, WARPGROUP_MADE];
+pub(crate) const EMBEDDED: [Made; 2] = [BASE, WARPGROUP_MADE];
 
 const FOLDER: &str = "crates/cuda";
 const HASHES: &str = "sources.txt";
@@ -38,20 +35,14 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    fn made(&self) -> &'static [Made] {
-        if self.name.ends_with(WARPGROUP) {
-            &[WARPGROUP_MADE]
-        } else if NEWER.contains(&self.name.as_str()) {
-            &[BASE, NEWER_MADE]
-        } else {
-            &[BASE]
-        }
+    fn made(&self) -> Made {
+        if self.name.ends_with(WARPGROUP) { WARPGROUP_MADE } else { BASE }
     }
 
     /// Whether it is compiled for a chip, or for what is embedded.
     pub(crate) fn is_for(&self, target: &str) -> bool {
         match EMBEDDED.iter().any(|made| made.target == target) {
-            true => self.made().iter().any(|made| made.target == target),
+            true => self.made().target == target,
             false => !self.name.ends_with(WARPGROUP) || target == WARPGROUP_CHIP,
         }
     }
@@ -64,17 +55,14 @@ pub(crate) fn build(root: &Path, nvrtc: &Path) -> Result<String, String> {
     let folder = root.join(FOLDER).join("ptx");
     let nvrtc = Nvrtc::load(nvrtc)?;
     for module in modules.iter().filter(|module| stale.contains(&module.name)) {
-        for made in module.made() {
-            let ptx = compile(root, &nvrtc, module, made.target)?;
-            let folder = folder.join(made.folder);
-            fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-            write(&folder.join(&module.name).with_extension("ptx"), &ptx)?;
-        }
+        let made = module.made();
+        let ptx = compile(root, &nvrtc, module, made.target)?;
+        let folder = folder.join(made.folder);
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        write(&folder.join(&module.name).with_extension("ptx"), &ptx)?;
     }
     for Made { folder: below, .. } in EMBEDDED {
-        let lies_there = |name: &str| {
-            modules.iter().any(|own| own.name == name && own.made().iter().any(|made| made.folder == below))
-        };
+        let lies_there = |name: &str| modules.iter().any(|own| own.name == name && own.made().folder == below);
         for path in files(&folder.join(below), "ptx")? {
             if !stem(&path).is_some_and(lies_there) {
                 fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -100,7 +88,10 @@ pub(crate) fn check(root: &Path) -> Result<String, String> {
 
 /// The PTX that is embedded of a module for a target, if any is.
 pub(crate) fn embedded(root: &Path, module: &Module, target: &str) -> Option<String> {
-    let made = module.made().iter().find(|made| made.target == target)?;
+    let made = module.made();
+    if made.target != target {
+        return None;
+    }
     let folder = root.join(FOLDER).join("ptx").join(made.folder);
     fs::read_to_string(folder.join(&module.name).with_extension("ptx")).ok()
 }
@@ -141,8 +132,8 @@ fn stale(root: &Path, modules: &[Module]) -> Vec<String> {
     let kept = fs::read_to_string(folder.join(HASHES)).unwrap_or_default();
     let fresh = |module: &Module| {
         let line = format!("{} {:016x}", module.name, module.hash);
-        let there = |made: &Made| folder.join(made.folder).join(&module.name).with_extension("ptx").is_file();
-        kept.lines().any(|kept| kept == line) && module.made().iter().all(there)
+        let there = folder.join(module.made().folder).join(&module.name).with_extension("ptx").is_file();
+        kept.lines().any(|kept| kept == line) && there
     };
     modules.iter().filter(|module| !fresh(module)).map(|module| module.name.clone()).collect()
 }

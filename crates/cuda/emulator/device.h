@@ -14,7 +14,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __noinline__
-#define __shared__ static // blocks run one after the other
+#define __shared__ static // blocks run one after the other, but for those that wait for each other
 #define __launch_bounds__(...)
 #define dynamic_shared emulated_shared
 #define aligned_shared emulated_shared
@@ -36,7 +36,7 @@ struct alignas(16) float4 {
 };
 
 extern Index threadIdx, blockIdx, blockDim, gridDim;
-extern unsigned char emulated_shared[];
+extern unsigned char *emulated_shared; // of the block that runs
 
 // ---- waiting (threads.cpp) ----
 
@@ -47,6 +47,8 @@ enum class Together { Wait, Exchange, Multiply, Load, LoadTransposed };
 constexpr int SLOT = 32;
 
 void wait_for_block();
+// Lets others run, of other blocks too.
+void wait_for_others();
 // Gives the slots of all 32, once all have come.
 const unsigned char *wait_for_warp(Together what, const void *mine, int bytes);
 void copy_later(void *to, const void *from, int bytes, bool there);
@@ -119,7 +121,9 @@ template <class T> T atomicAdd(T *to, T value) {
 }
 
 static inline void __syncthreads() { wait_for_block(); }
-static inline void __threadfence() {} // blocks run one after the other
+static inline void __threadfence() {} // what is written is there at once
+static inline void count_up(unsigned *at) { ++*at; }
+static inline unsigned look(const unsigned *at) { return wait_for_others(), *at; }
 
 static inline void __syncwarp() {
     char nothing = 0;
@@ -217,6 +221,7 @@ static inline void load_tiles_transposed(unsigned (&r)[4], const void *row) {
 }
 static inline void start_copy(void *to, const void *from, bool there) { copy_later(to, from, 16, there); }
 static inline void start_small_copy(void *to, const void *from, bool there) { copy_later(to, from, 4, there); }
+static inline void bring_line_near(const void *) {}
 static inline void end_copies() { end_group(); }
 template <int COUNT> void wait_for_copies_but() { copy_now(COUNT); }
 static inline void wait_for_copies() { end_group(), copy_now(0); }

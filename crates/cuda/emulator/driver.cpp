@@ -19,16 +19,21 @@ Kernels &kernels() {
 
 std::mutex one_launch;
 
+// Few, so that blocks that are there at the same time are too.
+constexpr int MULTIPROCESSORS = 6;
+
 int take(void **place, size_t bytes) {
     *place = aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (*place) memset(*place, 0xff, bytes);
     return *place ? 0 : 2;
 }
 
-// As sys.rs numbers them: multiprocessors, capability (9.0, or what is asked for), shared memory.
+// As sys.rs numbers them: multiprocessors, capability (9.0, or what is asked for), launches of blocks that wait for each
+// other, shared memory.
 int attribute(int which) {
     const char *asked = getenv("HALFBYTE_EMULATE_CAPABILITY");
-    return which == 16 ? 132 : which == 75 ? (asked ? atoi(asked) : 9) : which == 97 ? (int)MOST_SHARED : 0;
+    if (which == 75) return asked ? atoi(asked) : 9;
+    return which == 16 ? MULTIPROCESSORS : which == 95 ? 1 : which == 97 ? (int)MOST_SHARED : 0;
 }
 
 } // namespace
@@ -83,39 +88,37 @@ int cuModuleGetFunction(void **function, void *, const char *name) {
 
 int cuFuncSetAttribute(void *, int, int bytes) { return bytes > (int)MOST_SHARED; }
 
-int cuLaunchKernel(void *function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x,
-                   unsigned threads_y, unsigned threads_z, unsigned shared, void *, void **arguments, void **) {
-    std::lock_guard<std::mutex> guard(one_launch);
-    unsigned threads = threads_x * threads_y * threads_z;
-    // Part of a warp would be allowed, but no kernel of ours wants it.
-    if (blocks_x * blocks_y * blocks_z == 0 || threads == 0) return 1;
-    if (threads % 32 != 0 || threads > MOST_THREADS || shared > MOST_SHARED || blocks_y > 65535 || blocks_z > 65535)
-        return 1;
-    const Kernels::value_type &kernel = *(Kernels::value_type *)function;
-    Launch launch = {kernel.first.c_str(), &kernel.second, arguments, shared};
-    static bool backwards = getenv("HALFBYTE_EMULATE_BACKWARDS") != nullptr;
-    gridDim = {blocks_x, blocks_y, blocks_z}, blockDim = {threads_x, threads_y, threads_z};
-    for (unsigned z = 0; z < blocks_z; z++) {
-        for (unsigned y = 0; y < blocks_y; y++) {
-            for (unsigned x = 0; x < blocks_x; x++) {
-                blockIdx = {x, y, z};
-                run_block(launch, backwards);
-            }
-        }
-    }
-    return 0;
-}
+// As in sys.rs.
+struct Attribute {
+    unsigned id;
+    unsigned long long value[8];
+};
 
-// As in sys.rs, whose attributes change nothing here: kernels run one after the other.
 struct LaunchSettings {
     unsigned blocks[3], threads[3], shared;
-    void *stream, *attributes;
+    void *stream;
+    const Attribute *attributes;
     unsigned count;
 };
 
-int cuLaunchKernelEx(const LaunchSettings *of, void *function, void **arguments, void **extra) {
-    return cuLaunchKernel(function, of->blocks[0], of->blocks[1], of->blocks[2], of->threads[0], of->threads[1],
-                          of->threads[2], of->shared, of->stream, arguments, extra);
+int cuLaunchKernelEx(const LaunchSettings *of, void *function, void **arguments, void **) {
+    std::lock_guard<std::mutex> guard(one_launch);
+    const unsigned *blocks = of->blocks, *by = of->threads, threads = by[0] * by[1] * by[2];
+    // Part of a warp would be allowed, but no kernel of ours wants it.
+    if (blocks[0] * blocks[1] * blocks[2] == 0 || threads == 0 || threads % 32 != 0 || threads > MOST_THREADS) return 1;
+    if (of->shared > MOST_SHARED || blocks[1] > 65535 || blocks[2] > 65535) return 1;
+    // The only attribute that we set: all blocks are there at the same time. Others run one after the other.
+    bool together = of->count > 0;
+    if (together && (blocks[0] > MULTIPROCESSORS || blocks[1] * blocks[2] > 1)) return 1;
+    const Kernels::value_type &kernel = *(Kernels::value_type *)function;
+    Launch launch = {kernel.first.c_str(), &kernel.second, arguments, of->shared};
+    static bool backwards = getenv("HALFBYTE_EMULATE_BACKWARDS") != nullptr;
+    gridDim = {blocks[0], blocks[1], blocks[2]}, blockDim = {by[0], by[1], by[2]};
+    unsigned at_once = together ? blocks[0] : 1;
+    for (unsigned z = 0; z < blocks[2]; z++)
+        for (unsigned y = 0; y < blocks[1]; y++)
+            for (unsigned x = 0; x < blocks[0]; x += at_once) run_blocks(launch, {x, y, z}, at_once, backwards);
+    return 0;
 }
 
 } // extern "C"

@@ -1,4 +1,4 @@
-// A launch, and the run of one of its blocks.
+// A launch, and the run of some of its blocks.
 #pragma once
 #include "device.h"
 
@@ -12,5 +12,5 @@ struct Launch {
     unsigned shared;
 };
 
-// Of block `blockIdx`; threads take turns in their order, or in the other.
-void run_block(const Launch &launch, bool backwards);
+// Blocks of one line of the grid that are there at the same time; threads take turns in their order, or in the other.
+void run_blocks(const Launch &launch, Index first, unsigned count, bool backwards);

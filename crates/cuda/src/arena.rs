@@ -103,6 +103,11 @@ impl Cuda {
         Ok(DevicePtr(self.tickets.at(0, count * 4).unwrap_or_default()))
     }
 
+    /// How many blocks have ended stages of a chain.
+    pub(crate) fn arrivals(&self) -> DevicePtr {
+        DevicePtr(self.tickets.at(TICKETS * 4, 4).unwrap_or_default())
+    }
+
     /// So many counters (u64, or f64 by their bits) at zero, for kernels to write.
     pub(crate) fn counters(&mut self, count: usize) -> Result<DevicePtr> {
         assert!(count <= COUNTERS);
@@ -133,7 +138,8 @@ impl Cuda {
 
     /// Copies bytes from the device; waits for all that was started before.
     pub(crate) fn copy_out(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
-        self.chained = false;
+        self.start_chain()?;
+        self.chain.begun = false;
         let mut from = from;
         for piece in bytes.chunks_mut(RING) {
             self.ring.fetch(0, piece.len(), from.0)?;
@@ -147,7 +153,7 @@ impl Cuda {
 
     /// Puts bytes into the next free part of the ring; waits where the ring is full.
     fn stage(&mut self, bytes: &[u8]) -> Result<usize> {
-        self.chained = false;
+        self.start_chain()?;
         if self.staged + bytes.len() > RING {
             self.device.session.wait()?;
             self.staged = 0;

@@ -7,7 +7,8 @@ use halfbyte_ops::tensor::{KEYS, WIDEST_HEAD};
 use halfbyte_ops::{Attention, Buffer, Cache, CacheFormat, Fresh, Heads, Result, Rows, Sight, attend, heads};
 
 use crate::Cuda;
-use crate::launch::{Arg, DevicePtr, Grid, args};
+use crate::chain::{Kind, Stage};
+use crate::launch::{DevicePtr, Grid, args};
 
 /// Widest head, as stored, of the kernels that are not `plain`.
 const USUAL_HEAD: usize = 128;
@@ -18,8 +19,6 @@ pub(crate) const TILE: usize = 64;
 const FEW: usize = 8;
 const SPLIT: usize = 64;
 const HEADS: usize = 8;
-/// Arguments for what comes straight from its products.
-const FRESH: usize = 6;
 
 pub(crate) fn store(cuda: &mut Cuda, keys: Rows, values: Rows, start: usize, cache: &Cache) -> Result<()> {
     attend::check_store(keys, values, start, cache)?;
@@ -110,7 +109,7 @@ pub(crate) fn forward(cuda: &mut Cuda, q: Rows, cache: &Cache, sight: Sight, out
     attend::check_shapes(q, cache, sight, out)?;
     let task = Task::of(cuda, q, cache, sight, out)?;
     if usual(cache) && q.rows <= FEW {
-        few(cuda, &task, cache, &[0usize.into(); FRESH])
+        few(cuda, &task, cache)
     } else if fits_tiles(cache, task.q, task.out) {
         tiled(cuda, &task, cache)
     } else {
@@ -147,38 +146,70 @@ pub(crate) fn samples(cuda: &mut Cuda, of: &Attention<'_>, cache: &Cache, out: R
     tiled(cuda, &task, &all)
 }
 
-/// Queries, keys and values straight from their products: of one token, all at once.
+/// Queries, keys and values straight from their products: of one token, a stage of its chain. See
+/// `kernels/attend_one.cuh`.
 pub(crate) fn fresh(cuda: &mut Cuda, of: Fresh<'_>, window: Option<usize>, out: Rows) -> Result<()> {
     let Fresh { queries, keys, eps, turns, keep } = of;
-    let cache = keep.cache;
-    if turns.rows != 1 || !cache.head_dim.is_multiple_of(32) || cache.head_dim > USUAL_HEAD {
+    let Cache { kv_heads, head_dim, capacity, format, .. } = *keep.cache;
+    let splits = Splits::of(keep.start, 1, window.unwrap_or(0));
+    let (kernel, value) = match format {
+        CacheFormat::F32 => ("chain_f32", 4),
+        CacheFormat::Bf16 => ("chain_bf16", 2),
+        CacheFormat::Int8 => ("chain_int8", 2),
+    };
+    // Weights, the newest key and value, queries, and values, whose rows are 32 bytes longer, or the shares of splits.
+    let values = SPLIT * (Cache::padded_head(head_dim) * value + 32);
+    let work = HEADS * SPLIT * 4 + 2 * USUAL_HEAD * 4 + HEADS * USUAL_HEAD * value + values;
+    let takes = turns.rows == 1 && head_dim.is_multiple_of(32) && head_dim <= USUAL_HEAD;
+    if !takes || HEADS * splits.count * 4 > values || !cuda.chain_takes(work) {
         return heads::then_attend(cuda, of, window, out);
     }
     let sight = Sight { start: keep.start, window };
     heads::check_shapes(queries, keys, turns, Some(keep))?;
-    attend::check_shapes(queries.out, cache, sight, out)?;
-    let task = Task::of(cuda, queries.raw, cache, sight, out)?;
+    attend::check_shapes(queries.out, keep.cache, sight, out)?;
+    let task = Task::of(cuda, queries.raw, keep.cache, sight, out)?;
     let gain = |of: Heads| of.norm.map_or(Ok(DevicePtr::NULL), |gain| cuda.vector("attend", gain));
-    let arguments = [
-        gain(queries)?.into(),
-        cuda.rows("attend", keys.raw)?.into(),
-        gain(keys)?.into(),
-        cuda.rows("attend", keep.values)?.into(),
-        cuda.rows("attend", turns)?.into(),
-        eps.into(),
+    let sets = (task.heads / kv_heads).div_ceil(HEADS);
+    let places = vec![
+        task.q,
+        gain(queries)?,
+        cuda.rows("attend", keys.raw)?,
+        gain(keys)?,
+        cuda.rows("attend", keep.values)?,
+        cuda.rows("attend", turns)?,
+        task.cache,
+        cuda.scratch("attend", task.heads * splits.count * (head_dim + 2) * 4)?,
+        cuda.tickets("attend", kv_heads * sets)?,
+        task.out,
     ];
-    few(cuda, &task, cache, &arguments)?;
-    cuda.keeps(task.cache, keep.start);
-    Ok(())
+    let sizes = [task.heads, eps.to_bits() as usize, kv_heads, head_dim, capacity, task.start, task.window];
+    let tasks = splits.count * kv_heads * sets;
+    let rest = [splits.first, splits.count, usize::from(task.narrow), tasks, tasks / cuda.chain_blocks()];
+    let numbers = [code(format)].into_iter().chain(sizes.into_iter().chain(rest).map(|size| size as u32));
+    let (kernel, numbers) = (Some(kernel), numbers.collect());
+    cuda.put_down(Stage { name: "attend_one", kind: Kind::Attend, kernel, numbers, places, work })
 }
 
-/// Keys split among blocks; `fresh` is what the kernels' `Fresh` has, or zeros.
-fn few(cuda: &mut Cuda, task: &Task, cache: &Cache, fresh: &[Arg; FRESH]) -> Result<()> {
+/// Keys in pieces that are counted from position 0.
+struct Splits {
+    first: usize,
+    count: usize,
+}
+
+impl Splits {
+    /// Those that queries from `start` on see; a window of zero stands for none.
+    fn of(start: usize, queries: usize, window: usize) -> Splits {
+        let lowest = if window == 0 { 0 } else { (start + 1).saturating_sub(window) };
+        let first = lowest / SPLIT;
+        Splits { first, count: (start + queries).div_ceil(SPLIT) - first }
+    }
+}
+
+/// Keys split among blocks.
+fn few(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
     let Cache { kv_heads, head_dim, capacity, .. } = *cache;
     let Task { queries, heads, start, window, .. } = *task;
-    let lowest = if window == 0 { 0 } else { (start + 1).saturating_sub(window) };
-    let first = lowest / SPLIT;
-    let splits = (start + queries).div_ceil(SPLIT) - first;
+    let Splits { first, count: splits } = Splits::of(start, queries, window);
     let sums = cuda.scratch("attend", queries * heads * splits * (head_dim + 2) * 4)?;
     let kernel = match cache.format {
         CacheFormat::F32 => "attend_split_f32",
@@ -200,11 +231,7 @@ fn few(cuda: &mut Cuda, task: &Task, cache: &Cache, fresh: &[Arg; FRESH]) -> Res
         task.q, task.cache, kv_heads, head_dim, capacity, start, window, sums, heads, first, tickets, out,
         narrow
     ];
-    // The kernel reads older keys before those in front of it have ended: none of them may still be writing some.
-    if cuda.kept.iter().any(|(cache, first)| *cache == task.cache && *first < start) {
-        cuda.chained = false;
-    }
-    cuda.launch_chained(kernel, grid, &[arguments, fresh].concat())?;
+    cuda.launch(kernel, grid, arguments)?;
     if alone {
         return Ok(());
     }
@@ -213,7 +240,7 @@ fn few(cuda: &mut Cuda, task: &Task, cache: &Cache, fresh: &[Arg; FRESH]) -> Res
         threads: (512, 1, 1),
         shared: ((32 + 512 + splits) * 4) as u32,
     };
-    cuda.launch_chained("attend_join", grid, args![sums, splits, heads, head_dim, out, narrow])
+    cuda.launch("attend_join", grid, args![sums, splits, heads, head_dim, out, narrow])
 }
 
 /// A kernel on tensor cores, and what its blocks have.

@@ -1,114 +1,10 @@
-// Attention of a few queries, as when tokens are made one by one: the keys are split among blocks, and what the blocks
-// found is put together by the last of them or, of more than 64, by a second kernel.
+// Attention of a few queries (one that comes straight from its products is a stage of chain.cu): the keys are split among
+// blocks, and what the blocks found is put together by the last of them or, of more than 64, by a second kernel.
 //
 // Splits are of 64 keys counted from position 0, so a query's result depends on the keys that it sees and on
 // nothing else. A block of 128 threads takes one split for up to HEADS query heads of one kv head: each key
 // is read once for all of them. Its sums: `[maximum, sum, channels]` for each query, head and split.
 #include "cache.cuh"
-#include "chain.cuh"
-#include "norm.cuh"
-
-const u32 SPLIT = 64, HEADS = 8;
-
-// Eight values of a cache's side: as they are kept, and as numbers.
-template <int FORMAT> struct Eight {
-    uint4 words[FORMAT == CACHE_F32 ? 2 : 1];
-    u32 scale;
-
-    __device__ __forceinline__ void load(const Cache &c, const u8 *side, u64 at, bool there) {
-        const uint4 nothing = make_uint4(0, 0, 0, 0);
-        if (FORMAT == CACHE_F32) {
-            words[0] = there ? ((const uint4 *)((const float *)side + at))[0] : nothing;
-            words[1] = there ? ((const uint4 *)((const float *)side + at))[1] : nothing;
-        } else if (FORMAT == CACHE_BF16) {
-            words[0] = there ? *(const uint4 *)((const u16 *)side + at) : nothing;
-        } else {
-            uint2 codes = there ? *(const uint2 *)(side + at) : make_uint2(0, 0);
-            words[0] = make_uint4(codes.x, codes.y, 0, 0);
-            scale = there ? side[c.values_of_side() + at / 16] : 0;
-        }
-    }
-
-    __device__ __forceinline__ void values(float (&out)[8]) const {
-        const u32 *word = (const u32 *)words;
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            if (FORMAT == CACHE_F32) out[i] = __uint_as_float(word[i]);
-            else if (FORMAT == CACHE_BF16) out[i] = __uint_as_float(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16);
-            else out[i] = (float)(i8)(word[i / 4] >> i % 4 * 8) * e8m0(scale);
-        }
-    }
-};
-
-// What a query whose heads still want their norm and their turn comes with, and the key and the value that are to be kept
-// beside it: what heads.cu does, with its bits. Heads are of 32, 64, 96 or 128. Without turns there is nothing to do.
-struct Fresh {
-    const float *q_gain, *keys, *k_gain, *values, *turns;
-    float eps;
-};
-
-// A head in the hands of 16 threads: each has every sixteenth channel, so both of a pair.
-struct Head {
-    float x[8], gain[8], cosine[4], sine[4];
-    bool normed;
-
-    // Asks for everything at once; `count` channels, none where there is no such head.
-    __device__ __forceinline__ void load(const float *raw, const float *gains, const float *turns, u32 head_dim, u32 count) {
-        normed = gains != nullptr;
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            u32 c = i * 16 + (threadIdx.x & 15u);
-            x[i] = c < count ? raw[c] : 0.0f;
-            gain[i] = normed && c < count ? gains[c] : 1.0f;
-        }
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            u32 c = i * 16 + (threadIdx.x & 15u);
-            cosine[i] = c < count / 2 ? turns[c] : 0.0f;
-            sine[i] = c < count / 2 ? turns[c + head_dim / 2] : 0.0f;
-        }
-    }
-
-    // The norm and the turn, into shared memory.
-    __device__ __forceinline__ void turn(float eps, u32 head_dim, u32 count, float *to) const {
-        u32 lane = threadIdx.x & 15u, half = head_dim / 2;
-        float sum = 0.0f;
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) sum = __fmaf_rn(x[i], x[i], sum);
-        float r = reciprocal(fold(sum), head_dim, eps);
-#pragma unroll
-        for (u32 i = 0; i < 8; i++)
-            if (i * 16 + lane < count) to[i * 16 + lane] = normed ? gain[i] * (x[i] * r) : x[i];
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            u32 c = i * 16 + lane;
-            if (c >= count / 2) break;
-            float a = to[c], b = to[c + half];
-            to[c] = __fmaf_rn(a, cosine[i], -(b * sine[i]));
-            to[c + half] = __fmaf_rn(b, cosine[i], a * sine[i]);
-        }
-    }
-};
-
-// The heads of a query, turned, into `query`; and, where this block has the newest position, the key and the value of
-// their kv head into the cache, by way of `place`.
-__device__ __forceinline__ void take_fresh(const Fresh &f, const Cache &c, const float *q, u32 heads, u32 kv, bool newest,
-                                           u32 position, float *query, float *place) {
-    u32 which = threadIdx.x / 16, lane = threadIdx.x & 15u, dim = c.head_dim, own = which < heads ? dim : 0;
-    u32 kept = newest && which < 2 ? dim : 0;
-    Head head, fresh;
-    head.load(q + which * dim, f.q_gain, f.turns, dim, own);
-    fresh.load((which ? f.values : f.keys) + kv * dim, which ? nullptr : f.k_gain, f.turns, dim, kept);
-    head.turn(f.eps, dim, own, query + which * dim);
-    if (!newest) return;
-    fresh.turn(f.eps, dim, which ? 0 : kept, place);
-#pragma unroll
-    for (u32 i = 0; i < 8; i++) {
-        if (i * 16 >= dim) break;
-        float x = which == 0 ? place[i * 16 + lane] : fresh.x[i];
-        c.keep(which < 2, which & 1u, c.row(kv, position) + i * 16 + lane, x);
-    }
-}
 
 // What the splits of `count` heads found, put together in order by the last block that came: a warp for each head finds
 // the shares, into `shares[head][split]`. At most SPLIT splits.
@@ -162,46 +58,30 @@ __device__ __forceinline__ void join_here(const float *sums, u32 count, u32 head
 // `tickets`: how many blocks of a query and kv head are done, zero before and after; none where another kernel joins.
 template <int FORMAT>
 __device__ __forceinline__ void attend_split(const float *q, const Cache &c, u32 start, u32 window, float *sums,
-                                             u32 heads, u32 first_split, u32 *tickets, void *final_out, u32 narrow,
-                                             const Fresh &fresh) {
+                                             u32 heads, u32 first_split, u32 *tickets, void *final_out, u32 narrow) {
     u32 width = c.width(), chunks = width / 8, group = heads / c.kv_heads, sets = (group + HEADS - 1) / HEADS;
     u32 kv = blockIdx.y / sets, first = blockIdx.y % sets * HEADS, count = min(HEADS, group - first);
     u32 t = blockIdx.z, h = kv * group + first, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 end = start + t + 1, low = window && end > window ? end - window : 0, key = (first_split + blockIdx.x) * SPLIT;
     float *query = (float *)dynamic_shared, *p = query + HEADS * width, *parts = p + HEADS * SPLIT;
 
-    // Everything is asked for at once, and what older tokens left before the kernel in front has ended. Keys: two
-    // threads for each, every other eight channels each. Values: a thread for each eight channels and eighth of the keys.
-    let_next_begin();
+    // Everything is asked for at once. Keys: two threads for each, every other eight channels each. Values: a thread for
+    // each eight channels and eighth of the keys.
     u32 own = key + threadIdx.x / 2, own_chunk = threadIdx.x % chunks, part = threadIdx.x / chunks;
     bool seen = own >= low && own < end;
     Eight<FORMAT> keys[8], values[8];
-    auto load = [&](u32 from, u32 to, bool all) {
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            u32 chunk = i * 2 + threadIdx.x % 2, j = key + i * 8 + part;
-            bool key_there = seen && own >= from && own < to && chunk < chunks;
-            bool value_there = part < 8 && j >= low && j < end && j >= from && j < to;
-            if (all || key_there)
-                keys[i].load(c, c.side(0), c.row(kv, key_there ? own : low) + chunk * 8, key_there);
-            if (all || value_there)
-                values[i].load(c, c.side(1), c.row(kv, value_there ? j : low) + own_chunk * 8, value_there);
-        }
-    };
-    load(0, start, true);
-    wait_for_previous();
-    bool newest = key + SPLIT > start;
-    if (fresh.turns) {
-        take_fresh(fresh, c, q + h * c.head_dim, count, kv, newest, start, query, parts);
-        __syncthreads();
+    for (u32 i = 0; i < 8; i++) {
+        u32 chunk = i * 2 + threadIdx.x % 2, j = key + i * 8 + part;
+        bool key_there = seen && chunk < chunks, value_there = part < 8 && j >= low && j < end;
+        keys[i].load(c, c.side(0), c.row(kv, key_there ? own : low) + chunk * 8, key_there);
+        values[i].load(c, c.side(1), c.row(kv, value_there ? j : low) + own_chunk * 8, value_there);
     }
-    if (newest) load(start, end, false);
     // Channels of a head as stored: beyond the last they are zero.
     for (u32 i = threadIdx.x; i < HEADS * width; i += 128) {
         u32 g = i / width, channel = i % width;
         bool there = g < count && channel < c.head_dim;
-        const float *from = fresh.turns ? query + i : q + (u64)t * heads * c.head_dim + (h + g) * c.head_dim + channel;
-        float x = there ? *from : 0.0f;
+        float x = there ? q[(u64)t * heads * c.head_dim + (h + g) * c.head_dim + channel] : 0.0f;
         query[i] = FORMAT == CACHE_F32 ? x : rounded(x);
     }
     __syncthreads();
@@ -308,12 +188,10 @@ __device__ __forceinline__ void attend_split(const float *q, const Cache &c, u32
 #define ATTEND_SPLIT(name, FORMAT)                                                                                     \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         attend_split_##name(const float *q, u8 *cache, u32 kv_heads, u32 head_dim, u32 capacity, u32 start,            \
-                            u32 window, float *sums, u32 heads, u32 first_split, u32 *tickets, void *out, u32 narrow,  \
-                            const float *q_gain, const float *keys, const float *k_gain, const float *values,          \
-                            const float *turns, float eps) {                                                           \
+                            u32 window, float *sums, u32 heads, u32 first_split, u32 *tickets, void *out,              \
+                            u32 narrow) {                                                                              \
         Cache c = {cache, FORMAT, kv_heads, head_dim, capacity};                                                       \
-        Fresh fresh = {q_gain, keys, k_gain, values, turns, eps};                                                      \
-        attend_split<FORMAT>(q, c, start, window, sums, heads, first_split, tickets, out, narrow, fresh);              \
+        attend_split<FORMAT>(q, c, start, window, sums, heads, first_split, tickets, out, narrow);                     \
     }
 
 ATTEND_SPLIT(f32, CACHE_F32)
@@ -325,8 +203,6 @@ ATTEND_SPLIT(int8, CACHE_INT8)
 extern "C" __global__ void __launch_bounds__(512)
     attend_join(const float *sums, u32 splits, u32 heads, u32 head_dim, void *out, u32 narrow) {
     const u32 WARPS = 16;
-    let_next_begin();
-    wait_for_previous();
     float *tops = (float *)dynamic_shared, *totals = tops + WARPS, *parts = totals + WARPS, *shares = parts + 512;
     u32 t = blockIdx.x, h = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u64 stride = head_dim + 2;

@@ -10,5 +10,7 @@ pub(crate) fn forward(cuda: &mut Cuda, tokens: &[u32], table: &Weight, out: Rows
     let (from, to) = (cuda.weight("embed", table)?, cuda.rows("embed", out)?);
     let list = cuda.upload("embed", tokens)?;
     let format = weight::code(table.format);
-    cuda.launch("embed", Grid::line(tokens.len(), 128), args![list, from, format, to, out.columns])
+    let blocks = (tokens.len() as u32, out.columns.div_ceil(128) as u32, 1);
+    let grid = Grid { blocks, ..Grid::line(1, 128) };
+    cuda.launch("embed", grid, args![list, from, format, to, out.columns])
 }

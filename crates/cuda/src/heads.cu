@@ -2,7 +2,6 @@
 // rms_norm.cu, rope.cu and the store of attend.cu, with their bits. Sixteen threads for each head hold all of it, the
 // two values of a pair in the same thread, a block of 16 channels with one in each.
 #include "cache.cuh"
-#include "chain.cuh"
 #include "norm.cuh"
 
 struct Kind {
@@ -28,8 +27,6 @@ __device__ __forceinline__ void turn_heads(const Kind &queries, const Kind &keys
     u32 lane = threadIdx.x & 15u, t = (u32)(head / (is_query ? queries.heads : keys.heads));
     const float *from = raw + head * WIDTH + lane, *turn = turns + (u64)t * WIDTH + lane;
     float x[EACH], g[EACH], sum = 0.0f;
-    let_next_begin();
-    wait_for_previous();
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
         x[i] = from[i * 16];

@@ -63,10 +63,7 @@ pub(crate) fn forward(
     if many {
         cuda.launch(kernel, Grid::each(all * 4, 128), arguments)?;
     } else {
-        cuda.launch_chained(kernel, Grid::each(all * 16, THREADS), arguments)?;
-    }
-    if keep.is_some() {
-        cuda.keeps(cache, start);
+        cuda.launch(kernel, Grid::each(all * 16, THREADS), arguments)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use halfbyte_ops::{Error, Result};
 
 use crate::driver::{Function, LaunchAttribute, LaunchSettings, Module};
-use crate::ptx::{FROM_SM_90, MODULES, OF_SM_90};
+use crate::ptx::{MODULES, OF_SM_90};
 use crate::{Cuda, Device};
 
 /// More than any kernel takes.
@@ -113,9 +113,7 @@ impl Kernels {
     fn load(&mut self, device: &Device, kernel: &str) -> Result<Function> {
         let entry = format!(".entry {kernel}(");
         let has = |(_, ptx): &&(&str, &str)| ptx.contains(&entry);
-        let newer = FROM_SM_90.iter().find(has).filter(|_| device.properties.capability >= (9, 0));
-        let plain = || MODULES.iter().chain(OF_SM_90).find(has);
-        let (name, ptx) = newer.or_else(plain).ok_or_else(|| {
+        let (name, ptx) = MODULES.iter().chain(OF_SM_90).find(has).ok_or_else(|| {
             Error::Device(format!(
                 "no embedded module has the kernel {kernel}: run cargo run -p xtask -- ptx"
             ))
@@ -123,11 +121,7 @@ impl Kernels {
         if !self.modules.contains_key(name) {
             self.modules.insert(name, Module::load(&device.session, name, ptx)?);
         }
-        let function = self.modules[name].function(kernel)?;
-        if newer.is_some() {
-            function.prefer_shared(&device.session)?;
-        }
-        Ok(function)
+        Ok(self.modules[name].function(kernel)?)
     }
 }
 
@@ -136,34 +130,17 @@ impl Cuda {
     pub(crate) fn launch(&mut self, kernel: &'static str, grid: Grid, arguments: &[Arg]) -> Result<()> {
         self.noted(kernel, |cuda| cuda.device.start(kernel, grid, arguments, false))
     }
-
-    /// Starts a kernel of a chain (see `kernels/chain.cuh`): where the one in front is of a chain too, it may begin
-    /// before that has ended. Times are those of kernels by themselves.
-    pub(crate) fn launch_chained(
-        &mut self,
-        kernel: &'static str,
-        grid: Grid,
-        arguments: &[Arg],
-    ) -> Result<()> {
-        let early = self.chained && self.profile.is_none();
-        if !early {
-            self.kept.clear();
-        }
-        self.noted(kernel, |cuda| cuda.device.start(kernel, grid, arguments, early))?;
-        self.chained = true;
-        Ok(())
-    }
-
-    /// The last kernel of the chain writes a cache, from this position on.
-    pub(crate) fn keeps(&mut self, cache: DevicePtr, first: usize) {
-        if !self.kept.contains(&(cache, first)) {
-            self.kept.push((cache, first));
-        }
-    }
 }
 
 impl Device {
-    fn start(&self, kernel: &'static str, grid: Grid, arguments: &[Arg], early: bool) -> Result<()> {
+    /// Starts a kernel; `together` if its blocks wait for each other.
+    pub(crate) fn start(
+        &self,
+        kernel: &'static str,
+        grid: Grid,
+        arguments: &[Arg],
+        together: bool,
+    ) -> Result<()> {
         // The driver takes no launch of nothing.
         if grid.blocks.0 == 0 || grid.blocks.1 == 0 || grid.blocks.2 == 0 {
             return Ok(());
@@ -174,14 +151,14 @@ impl Device {
         for (pointer, argument) in pointers[..arguments.len()].iter_mut().zip(arguments) {
             *pointer = std::ptr::from_ref(&argument.0).cast_mut().cast();
         }
-        let attribute = LaunchAttribute::MAY_BEGIN_EARLY;
+        let attribute = LaunchAttribute::TOGETHER;
         let settings = LaunchSettings {
             blocks: grid.blocks.into(),
             threads: grid.threads.into(),
             shared: grid.shared,
             stream: session.stream,
             attributes: &attribute,
-            count: u32::from(early),
+            count: u32::from(together),
         };
         let driver = &session.driver;
         // SAFETY: the function is of a loaded module; settings and arguments live through the call, which reads them;

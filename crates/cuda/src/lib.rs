@@ -14,6 +14,7 @@ mod arena;
 mod attend;
 mod attend_gradient;
 mod backend;
+mod chain;
 mod copies;
 mod cublaslt;
 pub mod driver;
@@ -126,10 +127,7 @@ pub struct Cuda {
     counted: tallies::Counted,
     tickets: DeviceMemory,
     profile: Option<profile::Profile>,
-    /// Whether what was started last is a kernel that lets the next one begin early.
-    chained: bool,
-    /// Caches that kernels of the chain write, and the first position of each.
-    kept: Vec<(launch::DevicePtr, usize)>,
+    chain: chain::Chain,
 }
 
 impl Cuda {
@@ -147,29 +145,27 @@ impl Cuda {
             lists: DeviceMemory::take(session, arena::RING)?,
             counters: DeviceMemory::take(session, arena::COUNTERS * 8)?,
             counted: tallies::Counted::new(session)?,
-            tickets: DeviceMemory::take(session, arena::TICKETS * 4)?,
+            tickets: DeviceMemory::take(session, arena::TICKETS * 4 + 4)?,
             profile: None,
-            chained: false,
-            kept: Vec::new(),
+            chain: chain::Chain::default(),
         };
         cuda.pointer("scratch", scratch)?;
-        cuda.tickets.clear(cuda.tickets.at(0, arena::TICKETS * 4).unwrap_or_default(), arena::TICKETS * 4)?;
         Ok(cuda)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The first device; says so where there is none.
-    fn device() -> Option<Device> {
+    pub(crate) fn device() -> Option<Device> {
         let opened = Driver::load().map_err(Into::into).and_then(|driver| Device::open(driver, 0));
         opened.inspect_err(|error| eprintln!("skipped: no CUDA device: {error}")).ok()
     }
 
     /// Runs a contract on a device.
-    fn on(device: &Device, scratch: usize, contract: impl Fn(&dyn Fn(usize) -> Cuda)) {
+    pub(crate) fn on(device: &Device, scratch: usize, contract: impl Fn(&dyn Fn(usize) -> Cuda)) {
         contract(&|bytes| {
             let scratch = Buffer { offset: bytes, bytes: scratch };
             Cuda::new(device, bytes + scratch.bytes, scratch).unwrap()

@@ -1,16 +1,15 @@
-//! Products of one token, and of the norm of one, in a chain of kernels. See `kernels/one_token.cuh`.
+//! Products of one token, and of the norm of one, as stages of a chain. See `kernels/one_token.cuh`.
 
 use halfbyte_ops::{Buffer, Matrix, Norm, Product, Result, Rows, WeightFormat, rms_norm};
 
 use crate::Cuda;
+use crate::chain::{Kind, Stage, WARPS};
 use crate::few_tokens::{TOGETHER, bias};
-use crate::launch::{Arg, DevicePtr, Grid, args};
+use crate::launch::DevicePtr;
+use crate::weight;
 
-/// Warps of a block, and fewer where its shared memory would not do.
-const WARPS: [usize; 3] = [12, 8, 4];
-/// Bytes of a tile, and how many of them a warp has under way.
-const TILE: usize = 1024 + 128;
-const TILES: usize = 6;
+/// Outputs of a unit.
+const UNIT: usize = 4;
 
 /// A token as its products take it: as it lies there, or by way of a norm.
 #[derive(Clone, Copy)]
@@ -40,88 +39,115 @@ impl Token {
         }
     }
 
-    /// What kernels are given, see `TOKEN` in `kernels/one_token.cuh`.
-    fn arguments(self, cuda: &Cuda, op: &'static str) -> Result<Vec<Arg>> {
+    /// Whether it is narrow, its norm's eps, and where it, its gain and its norm are.
+    fn given(self, cuda: &Cuda, op: &'static str) -> Result<(bool, f32, [DevicePtr; 3])> {
         Ok(match self {
             Token::Plain(x) => {
-                let from = cuda.pointer(op, x.buffer)?;
-                args![from, x.narrow, x.columns, DevicePtr::NULL, 0.0f32, DevicePtr::NULL].to_vec()
+                (x.narrow, 0.0, [cuda.pointer(op, x.buffer)?, DevicePtr::NULL, DevicePtr::NULL])
             }
             Token::Normed(Norm { x, gain, eps, out }) => {
                 rms_norm::check_shapes(x, gain, out)?;
-                let (from, to) = (cuda.rows(op, x)?, cuda.pointer(op, out.buffer)?);
-                args![from, false, x.columns, cuda.vector(op, gain)?, eps, to].to_vec()
+                (false, eps, [cuda.rows(op, x)?, cuda.vector(op, gain)?, cuda.pointer(op, out.buffer)?])
             }
         })
     }
 
-    /// A block for each multiprocessor that gets one of `units`; none where shared memory does not do.
-    fn grid(self, cuda: &Cuda, format: WeightFormat, units: usize, sides: usize) -> Option<Grid> {
-        let tile = match format {
-            WeightFormat::Nvfp4 => 512,
-            WeightFormat::Int8 => 256,
-            _ => 128,
+    /// What a block works with: the token as bf16, four sums and a number for each of its units, and for a norm the token
+    /// as f32 behind one number.
+    fn work(self, cuda: &Cuda, format: WeightFormat, units: usize) -> usize {
+        let tile = inner_of_tile(format);
+        let row = if matches!(self, Token::Normed(_)) { 32 + self.inputs() * 4 } else { 16 };
+        let own = units.div_ceil(cuda.chain_blocks()) + 1;
+        self.inputs().next_multiple_of(tile) * 2 + own * 20 + WARPS * 16 + row
+    }
+}
+
+/// Inner positions of a tile.
+fn inner_of_tile(format: WeightFormat) -> usize {
+    match format {
+        WeightFormat::Nvfp4 => 512,
+        WeightFormat::Int8 => 256,
+        _ => 128,
+    }
+}
+
+/// Products that are a stage together.
+struct Together<'a> {
+    op: &'static str,
+    name: &'static str,
+    kind: Kind,
+    products: &'a [Product],
+    /// The first units of the second and of the third product, and the end.
+    units: [usize; 3],
+}
+
+impl Together<'_> {
+    /// False where the stage does not fit.
+    fn put_down(&self, cuda: &mut Cuda, token: Token) -> Result<bool> {
+        let Together { op, products, units: [second, third, units], .. } = *self;
+        let format = products[0].matrix.weight.format;
+        let work = token.work(cuda, format, units);
+        if !token.fits(format, products.iter().map(|product| product.out)) || !cuda.chain_takes(work) {
+            return Ok(false);
+        }
+        let (narrow, eps, mut places) = {
+            let (narrow, eps, places) = token.given(cuda, op)?;
+            (narrow, eps, places.to_vec())
         };
-        let properties = &cuda.device.properties;
-        // The token as bf16 and, for its norm, as f32 behind one number.
-        let token = self.inputs().next_multiple_of(tile) * 2;
-        let row = if matches!(self, Token::Normed(_)) { 16 + self.inputs() * 4 } else { 0 };
-        let shared = |warps: usize| warps * (TILES * TILE + sides * 512) + token + row;
-        let warps = WARPS.into_iter().find(|warps| shared(*warps) <= properties.shared as usize)?;
-        let blocks = units.min(properties.multiprocessors as usize);
-        Some(Grid { shared: shared(warps) as u32, ..Grid::line(blocks, (warps * 32) as u32) })
+        let each = |of: &dyn Fn(&Product) -> Result<DevicePtr>| -> Result<[DevicePtr; TOGETHER]> {
+            let mut all = [DevicePtr::NULL; TOGETHER];
+            for (place, product) in all.iter_mut().zip(products) {
+                *place = of(product)?;
+            }
+            Ok(all)
+        };
+        places.extend(each(&|product| cuda.weight(op, &product.matrix.weight))?);
+        places.extend(each(&|product| bias(cuda, op, product.matrix))?);
+        places.extend(each(&|product| cuda.pointer(op, product.out.buffer))?);
+        let outputs = [0, 1, 2].map(|i| products.get(i).map_or(0, |product| product.out.columns as u32));
+        let added = products.iter().rev().fold(0, |bits, product| bits << 1 | u32::from(product.added));
+        let tiles = token.inputs().next_multiple_of(64).div_ceil(inner_of_tile(format));
+        let share = units / if self.kind == Kind::Gated { 2 } else { 1 } / cuda.chain_blocks();
+        let numbers = [
+            &[weight::code(format), token.inputs() as u32, eps.to_bits()][..],
+            &outputs,
+            &[second as u32, third as u32, units as u32],
+            &[u32::from(narrow), u32::from(products[0].out.narrow), added],
+            &[tiles as u32, (1u64 << 32).div_ceil(tiles as u64) as u32, share as u32],
+        ];
+        let numbers = numbers.concat();
+        let stage = Stage { name: self.name, kind: self.kind, kernel: None, numbers, places, work };
+        cuda.put_down(stage)?;
+        Ok(true)
     }
 }
 
 /// Up to three products of one format; false where they do not fit.
 pub(crate) fn linear(cuda: &mut Cuda, token: Token, products: &[Product]) -> Result<bool> {
-    let format = products[0].matrix.weight.format;
-    if !token.fits(format, products.iter().map(|product| product.out)) {
-        return Ok(false);
-    }
-    let units = |outputs: usize| products.iter().map(|product| product.out.columns.div_ceil(outputs)).sum();
-    let (fours, eights): (usize, usize) = (units(4), units(8));
-    // Twice as many outputs at a time take fewer instructions, where no multiprocessor gets more of them.
-    let most = |units: usize| units.div_ceil(cuda.device.properties.multiprocessors as usize);
-    let wide = most(eights) * 2 <= most(fours);
-    let kernel = match (format, wide) {
-        (WeightFormat::Nvfp4, false) => "linear_nvfp4_1x4",
-        (WeightFormat::Nvfp4, true) => "linear_nvfp4_1x8",
-        (WeightFormat::Int8, false) => "linear_int8_1x4",
-        (WeightFormat::Int8, true) => "linear_int8_1x8",
-        (_, false) => "linear_bf16_1x4",
-        (_, true) => "linear_bf16_1x8",
+    let name = match products[0].matrix.weight.format {
+        WeightFormat::Nvfp4 => "linear_nvfp4_1",
+        WeightFormat::Int8 => "linear_int8_1",
+        _ => "linear_bf16_1",
     };
-    let (units, sides) = if wide { (eights, 2) } else { (fours, 1) };
-    let Some(grid) = token.grid(cuda, format, units, sides) else { return Ok(false) };
-    let mut arguments = token.arguments(cuda, "linear")?;
-    let own = arguments.len();
-    for Product { matrix, out, added } in products {
-        let (weight, to) = (cuda.weight("linear", &matrix.weight)?, cuda.rows("linear", *out)?);
-        arguments.extend(args![weight, bias(cuda, "linear", *matrix)?, to, out.columns, *added]);
+    for product in products {
+        cuda.rows("linear", product.out)?;
     }
-    arguments.resize(own + TOGETHER * 5, Arg::from(0usize));
-    cuda.launch_chained(kernel, grid, &arguments)?;
-    Ok(true)
+    let mut units = 0;
+    let ends = [0, 1, 2].map(|i| {
+        units += products.get(i).map_or(0, |product| product.out.columns.div_ceil(UNIT));
+        units
+    });
+    Together { op: "linear", name, kind: Kind::Linear, products, units: ends }.put_down(cuda, token)
 }
 
 /// A gated pair of one format; false where it does not fit.
 pub(crate) fn gated(cuda: &mut Cuda, token: Token, gate: Matrix, up: Matrix, out: Rows) -> Result<bool> {
-    let format = gate.weight.format;
-    let kernel = match format {
+    let name = match gate.weight.format {
         WeightFormat::Nvfp4 => "gated_nvfp4_1",
         WeightFormat::Int8 => "gated_int8_1",
         _ => "gated_bf16_1",
     };
-    if !token.fits(format, [out]) {
-        return Ok(false);
-    }
-    let Some(grid) = token.grid(cuda, format, out.columns.div_ceil(4), 2) else { return Ok(false) };
-    let mut arguments = token.arguments(cuda, "gated")?;
-    let weights = (cuda.weight("gated", &gate.weight)?, cuda.weight("gated", &up.weight)?);
-    let biases = (bias(cuda, "gated", gate)?, bias(cuda, "gated", up)?);
-    let to = cuda.pointer("gated", out.buffer)?;
-    arguments.extend(args![weights.0, weights.1, biases.0, biases.1, to, out.narrow, out.columns]);
-    cuda.launch_chained(kernel, grid, &arguments)?;
-    Ok(true)
+    let products = [gate, up].map(|matrix| Product::new(matrix, out));
+    let units = [0, 0, out.columns.div_ceil(UNIT) * 2];
+    Together { op: "gated", name, kind: Kind::Gated, products: &products, units }.put_down(cuda, token)
 }

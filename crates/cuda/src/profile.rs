@@ -16,6 +16,7 @@ pub(crate) struct Profile {
 
 /// Times of the kernels since the last reading, in order; the first reading begins the noting. Waits.
 pub(crate) fn read(cuda: &mut Cuda) -> Result<Vec<(&'static str, Duration)>> {
+    cuda.start_chain()?;
     cuda.device.session.wait()?;
     let profile = cuda.profile.get_or_insert_default();
     let noted = profile.names.drain(..).zip(&profile.events);
@@ -29,7 +30,16 @@ impl Cuda {
         name: &'static str,
         start: impl FnOnce(&mut Cuda) -> Result<()>,
     ) -> Result<()> {
-        self.chained = false;
+        self.start_chain()?;
+        self.timed(name, start)
+    }
+
+    /// The same, in front of what was put down and not started yet.
+    pub(crate) fn timed(
+        &mut self,
+        name: &'static str,
+        start: impl FnOnce(&mut Cuda) -> Result<()>,
+    ) -> Result<()> {
         let Some(mut profile) = self.profile.take() else { return start(self) };
         if profile.names.len() == profile.events.len() {
             let session = &self.device.session;

@@ -6,15 +6,6 @@ macro_rules! modules {
     };
 }
 
-/// Those that are made a second time, for chips of capability 9.0 and newer: their kernels may begin early there.
-pub(crate) const FROM_SM_90: &[(&str, &str)] = modules![
-    "sm_90/": "attend_few",
-    "heads",
-    "one_token_bf16",
-    "one_token_int8",
-    "one_token_nvfp4",
-];
-
 /// Those of chips of capability 9.0 and no others: they alone have products of warpgroups.
 pub(crate) const OF_SM_90: &[(&str, &str)] =
     modules!["sm_90a/": "attend_gradient_warpgroup", "attend_warpgroup"];
@@ -28,6 +19,7 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "attend_gradient",
     "attend_gradient_tiled",
     "attend_tiled",
+    "chain",
     "decode",
     "embed",
     "gated",
@@ -40,9 +32,6 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "linear_nvfp4",
     "loss",
     "measure",
-    "one_token_bf16",
-    "one_token_int8",
-    "one_token_nvfp4",
     "product_gradients",
     "residual",
     "rms_norm",

@@ -21,6 +21,8 @@ pub struct Properties {
     pub integrated: bool,
     /// Shared memory that a block may ask for.
     pub shared: u32,
+    /// Whether blocks of a launch can wait for each other.
+    pub cooperative: bool,
 }
 
 impl Driver {
@@ -58,6 +60,7 @@ impl Driver {
             memory,
             integrated: attribute(sys::INTEGRATED)? != 0,
             shared: attribute(sys::SHARED_OPTIN)?,
+            cooperative: attribute(sys::COOPERATIVE_LAUNCH)? != 0,
         })
     }
 
@@ -196,14 +199,5 @@ impl Function {
         // SAFETY: the function lives with its module.
         let status = unsafe { set(self.0, sys::DYNAMIC_SHARED, bytes as c_int) };
         session.driver.check(&format!("cuFuncSetAttribute for {bytes} bytes of shared memory"), status)
-    }
-
-    /// Asks for multiprocessors that have as much shared memory as they can: kernels that wish for different shares
-    /// cannot be on one at the same time.
-    pub(crate) fn prefer_shared(self, session: &Session) -> Result<(), DriverError> {
-        let set = session.driver.function_attribute;
-        // SAFETY: the function lives with its module; the share is in percent.
-        let status = unsafe { set(self.0, sys::SHARED_SHARE, 100) };
-        session.driver.check("cuFuncSetAttribute for a share of shared memory", status)
     }
 }

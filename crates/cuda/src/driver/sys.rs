@@ -16,21 +16,21 @@ pub(crate) type Handle = *mut c_void;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 pub(crate) const DYNAMIC_SHARED: c_int = 8;
-/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`
-pub(crate) const SHARED_SHARE: c_int = 9;
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`
 pub(crate) const MULTIPROCESSORS: c_int = 16;
 /// `CU_DEVICE_ATTRIBUTE_INTEGRATED`
 pub(crate) const INTEGRATED: c_int = 18;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `_MINOR`
 pub(crate) const CAPABILITY: [c_int; 2] = [75, 76];
+/// `CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH`
+pub(crate) const COOPERATIVE_LAUNCH: c_int = 95;
 /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`
 pub(crate) const SHARED_OPTIN: c_int = 97;
 /// `CU_JIT_ERROR_LOG_BUFFER`, `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 pub(crate) const JIT_ERROR_LOG: [c_uint; 2] = [5, 6];
 
-/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`
-const MAY_BEGIN_EARLY: c_uint = 6;
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`
+const COOPERATIVE: c_uint = 2;
 
 /// `CUlaunchAttribute`
 #[repr(C)]
@@ -41,9 +41,9 @@ pub(crate) struct LaunchAttribute {
 }
 
 impl LaunchAttribute {
-    /// The kernel may begin when all blocks of the one in front of it allow that.
-    pub(crate) const MAY_BEGIN_EARLY: LaunchAttribute =
-        LaunchAttribute { id: MAY_BEGIN_EARLY, value: [1, 0, 0, 0, 0, 0, 0, 0] };
+    /// All blocks are there at the same time, or the launch is refused.
+    pub(crate) const TOGETHER: LaunchAttribute =
+        LaunchAttribute { id: COOPERATIVE, value: [1, 0, 0, 0, 0, 0, 0, 0] };
 }
 
 /// `CUlaunchConfig`

@@ -1,20 +1,31 @@
-// Kernels that begin before those in front of them have ended, where the chip can do that (PTX for sm_90): they bring what
-// nobody writes meanwhile, then wait. Elsewhere these words say nothing.
+// Blocks that wait for each other, in a launch whose blocks are all there at once.
 #pragma once
 #include "common.cuh"
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#ifdef __CUDACC__ // emulator/device.h has its own
 
-// The kernel behind this one may begin.
-__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// One more, once everything that this thread knows of is written.
+__device__ __forceinline__ void count_up(u32 *at) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
+}
 
-// Until all in front of this kernel have ended, and what they wrote is there. Every thread that reads or writes
-// anything but weights says this first.
-__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-#else
-
-__device__ __forceinline__ void let_next_begin() {}
-__device__ __forceinline__ void wait_for_previous() {}
+__device__ __forceinline__ u32 look(const u32 *at) {
+    u32 x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
 
 #endif
+
+// Everything that this block wrote is there for those who wait.
+__device__ __forceinline__ void arrive(u32 *arrived) {
+    __syncthreads();
+    if (threadIdx.x == 0) count_up(arrived);
+}
+
+// Until so many blocks have arrived; counts may go round.
+__device__ __forceinline__ void wait_until(const u32 *arrived, u32 count) {
+    if (threadIdx.x == 0)
+        while ((int)(look(arrived) - count) < 0) {}
+    __syncthreads();
+}

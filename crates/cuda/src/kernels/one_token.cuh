@@ -1,31 +1,14 @@
-// Products of one token. Memory is the limit, so its loads may never pause: a block for each multiprocessor, in which
-// every warp has the next bytes of the weight under way to its own part of shared memory, before the token is there.
+// Products of one token, a stage of chain.cu. Memory is the limit, so its loads may never pause: every warp has the next
+// tiles of the weight under way (ahead.cuh) before the token is there.
 //
 // A tile is 256 bytes of the rows of 4 outputs: 32, 16 or 8 values for each thread in each half of it. Its four quarters
 // are four of the 16 rows of a product on tensor cores each, whose columns are the four quarters of the token: of the 16
-// by 8 results, those whose quarters meet are a part of the sum. A unit is 4 outputs, or twice 4 (SIDES) where that
-// leaves no multiprocessor idle, or 4 of each of a gated pair. A block's units, tile after tile, are dealt out to its
-// warps in equal shares. Where a share ends inside a unit, the warp that began the unit adds what the next ones found,
-// in order.
+// by 8 results, those whose quarters meet are a part of the sum. A block's units of 4 outputs, tile after tile, are
+// dealt out to its warps in equal shares. What they found of a unit is added up in their order.
 #pragma once
-#include "chain.cuh"
+#include "ahead.cuh"
 #include "few_tokens.cuh"
 #include "token.cuh"
-
-const u32 TILE = 1024 + 128; // bytes of codes and scales
-// Of a warp, under way at once.
-const u32 TILES = 6;
-
-// Where the shared memory's parts lie; one_token.rs asks for as much. First are the tiles of every warp.
-template <int FORMAT, u32 SIDES> struct Shared {
-    u8 *sums, *token, *row;
-
-    __device__ __forceinline__ Shared(const Token &t) {
-        sums = dynamic_shared + blockDim.x / 32 * TILES * TILE;
-        token = sums + blockDim.x * SIDES * 16;
-        row = token + Tiling<FORMAT>::tiles(t.inputs) * Tiling<FORMAT>::INNER * 2;
-    }
-};
 
 // ---- the weight ----
 
@@ -80,270 +63,160 @@ template <int FORMAT> struct Piece {
     }
 };
 
-// A place in a block's units, and the way to the next tile.
-struct Place {
-    u32 tiles, unit, left; // tiles of this unit that are left
-
-    __device__ __forceinline__ Place(u32 tiles, u32 first_unit, u32 item) : tiles(tiles) {
-        unit = first_unit + item / tiles, left = tiles - item % tiles;
-    }
-
-    // Gives whether the unit ends here.
-    __device__ __forceinline__ bool step() {
-        if (--left > 0) return false;
-        left = tiles, unit++;
-        return true;
-    }
-};
-
-// Where the copies of a warp are.
-template <int FORMAT, class Outputs> struct Ahead {
-    static const u32 SIDES = Outputs::SIDES, SCALES = Tiling<FORMAT>::SCALES, WORDS = SCALES ? SCALES / 4 : 1;
-    const Outputs &outputs;
-    u32 inputs;
-    Place place;
-    // Of this thread: its next bytes, and how many the row has from there on.
-    const u8 *codes[SIDES], *scales[SIDES];
-    int codes_left, scales_left;
-
-    __device__ __forceinline__ Ahead(const Outputs &outputs, u32 inputs, const Place &place)
-        : outputs(outputs), inputs(inputs), place(place) {
-        seek();
-    }
-
-    __device__ __forceinline__ void seek() {
-        u32 lane = threadIdx.x % 32, done = place.tiles - place.left;
-        u32 code = done * 256 + (lane / 16 * 4 + lane % 4) * 16, scale = done * SCALES + lane % WORDS * 4;
-        codes_left = (int)(padded(inputs) / Tiling<FORMAT>::VALUES * 16 - code);
-        scales_left = (int)(padded(inputs) / 16 - scale);
-#pragma unroll
-        for (u32 s = 0; s < SIDES; s++) {
-            u32 row = outputs.row(place.unit, s);
-            const u8 *panel = panel_of(outputs.weight(place.unit, s), FORMAT, inputs, row);
-            codes[s] = codes_of(panel, FORMAT, inputs, row + lane / 4 % 4) + code;
-            scales[s] = scales_of(panel, FORMAT, inputs, row + lane / WORDS % 4) + scale;
-        }
-    }
-
-    // Starts the copy of a tile of each side, with zeros after the rows' end, and goes on to the next.
-    __device__ __forceinline__ void fetch(u8 *stage) {
-        u32 lane = threadIdx.x % 32;
-#pragma unroll
-        for (u32 s = 0; s < SIDES; s++, stage += TILE) {
-            start_copy(stage + lane * 16, codes[s], codes_left > 0);
-            start_copy(stage + lane * 16 + 512, codes[s] + 128, codes_left > 128);
-            if (lane < SCALES) start_small_copy(stage + lane * 4 + 1024, scales[s], scales_left > 0);
-            codes[s] += 256, scales[s] += SCALES;
-        }
-        codes_left -= 256, scales_left -= (int)SCALES;
-        if (place.step()) seek();
-    }
-};
-
-// A tile of each side that has come, times the token.
-template <int FORMAT, u32 SIDES>
-__device__ __forceinline__ void multiply(Piece<FORMAT> (&pieces)[SIDES][2], const u8 *token, float (&sums)[SIDES][4]) {
+// A tile that has come, times the token; of its eights, the odd ones lie `apart` from the even ones.
+template <int FORMAT>
+__device__ __forceinline__ void multiply(Piece<FORMAT> (&pieces)[2], const u8 *token, int apart, float (&sums)[2][4]) {
     const u32 EIGHTS = Tiling<FORMAT>::VALUES / 8;
-    u32 exchanged = EIGHTS > 1 ? threadIdx.x / 4 & 1u : 0;
-#pragma unroll
-    for (u32 s = 0; s < SIDES; s++) pieces[s][0].decode_scale(), pieces[s][1].decode_scale();
+    const u8 *odd = token + apart;
+    pieces[0].decode_scale(), pieces[1].decode_scale();
 #pragma unroll
     for (u32 i = 0; i < EIGHTS; i++) {
-        uint4 x = *(const uint4 *)(token + (i ^ exchanged) * 64);
-#pragma unroll
-        for (u32 s = 0; s < SIDES; s++) {
-            u32 w[2][4];
-            pieces[s][0].decode(i, w[0]), pieces[s][1].decode(i, w[1]);
-            multiply_tile(sums[s], {w[0][0], w[1][0], w[0][1], w[1][1]}, x.x, x.y);
-            multiply_tile(sums[s], {w[0][2], w[1][2], w[0][3], w[1][3]}, x.z, x.w);
-        }
+        uint4 x = *(const uint4 *)((i % 2 ? odd : token) + i / 2 * 128);
+        u32 w[2][4];
+        pieces[0].decode(i, w[0]), pieces[1].decode(i, w[1]);
+        multiply_tile(sums[0], {w[0][0], w[1][0], w[0][1], w[1][1]}, x.x, x.y);
+        multiply_tile(sums[1], {w[0][2], w[1][2], w[0][3], w[1][3]}, x.z, x.w);
     }
 }
 
 // The sum of a row, in the threads 0, 4, 8 and 12: of the results where a quarter of the weight met that of
 // the token.
-__device__ __forceinline__ float total(const float (&sums)[4]) {
+__device__ __forceinline__ float total(const float (&sums)[2][4]) {
     u32 lane = threadIdx.x % 32;
-    float low = lane < 16 ? sums[0] : sums[1], high = lane < 16 ? sums[2] : sums[3];
+    float low = lane < 16 ? sums[0][0] + sums[1][0] : sums[0][1] + sums[1][1];
+    float high = lane < 16 ? sums[0][2] + sums[1][2] : sums[0][3] + sums[1][3];
     float mine = lane & 1u ? high : low;
     mine += __shfl_xor_sync(0xffffffffu, mine, 1);
     return mine + __shfl_xor_sync(0xffffffffu, mine, 16);
 }
 
-// ---- all of it ----
+// What warps found of a block's units. Units and warps only go up along the tiles, so no two warps have one place for the
+// sums of a unit, `sums[unit + warp]`.
+template <u32 WARPS> struct Found {
+    float4 *sums;
+    u32 *first; // of each unit, the warp that has its first tile
 
-template <int FORMAT, class Outputs> __device__ __forceinline__ void one_token(const Token &t, const Outputs &outputs) {
-    const u32 SIDES = Outputs::SIDES, STAGES = TILES / SIDES, STAGE = SIDES * TILE, INNER = Tiling<FORMAT>::INNER;
-    Shared<FORMAT, SIDES> shared(t);
-    u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32, units = outputs.units();
-    u32 first_unit = units * blockIdx.x / gridDim.x, own_units = units * (blockIdx.x + 1) / gridDim.x - first_unit;
-    u32 tiles = Tiling<FORMAT>::tiles(t.inputs), items = own_units * tiles;
-    auto begin = [&](u32 warp) { return items * warp / warps; };
-    u32 first = begin(warp), count = begin(warp + 1) - first;
+    __device__ __forceinline__ Found(u8 *at, const Share<WARPS> &share)
+        : sums((float4 *)at), first((u32 *)(sums + share.units + WARPS)) {}
 
-    u32 stages = warp * STAGES * STAGE;
-    Place here(tiles, first_unit, first);
-    Ahead<FORMAT, Outputs> ahead(outputs, t.inputs, here);
-    let_next_begin();
+    __device__ __forceinline__ u8 *end(const Share<WARPS> &share) const { return (u8 *)(first + share.units); }
+
+    // An output of a unit: the sums of all warps that have tiles of it, in their order.
+    __device__ __forceinline__ float total(const Share<WARPS> &share, u32 unit, u32 row) const {
+        u32 end = (unit + 1) * share.tiles;
+        float sum = 0.0f;
 #pragma unroll 1
-    for (u32 i = 0; i < STAGES; i++) {
-        if (i < count) ahead.fetch(dynamic_shared + stages + i * STAGE);
-        end_copies();
+        for (u32 warp = first[unit]; share.begin(warp) < end; warp++)
+            if (share.begin(warp) < share.begin(warp + 1)) sum += ((const float *)&sums[unit + warp])[row];
+        return sum;
     }
-    float gains[8] = {};
-    if (t.gain) load_eight(t.gain, threadIdx.x * 8, t.inputs, gains);
-    wait_for_previous();
-    if (t.gain) bring_norm<FORMAT>(t, shared.token, shared.row, gains);
-    else bring<FORMAT>(t, shared.token);
-    __syncthreads();
+};
 
-    // What the unit needs that is finished last, at the end of this share.
-    float sums[SIDES][4] = {}, before[SIDES] = {};
-    if (count > 0) outputs.before(first_unit + (first + count - 1) / tiles, before);
-    float4(*slots)[SIDES][32] = (float4(*)[SIDES][32])shared.sums;
-    auto hand_on = [&] {
-#pragma unroll
-        for (u32 s = 0; s < SIDES; s++) slots[warp][s][lane] = make_float4(sums[s][0], sums[s][1], sums[s][2], sums[s][3]);
-    };
-    bool began = here.left == tiles;
-    const u8 *own_token = shared.token + (lane / 4 % 4 * (INNER / 32) + lane % 4) * 16;
-    const u8 *token = own_token + (tiles - here.left) * INNER * 2;
-    u32 stage = 0;
+// A warp's share.
+template <int FORMAT, u32 WARPS>
+__device__ __forceinline__ void multiply_share(const Share<WARPS> &share, Ahead<WARPS> &ahead, u32 end, const u8 *tokens,
+                                               const Found<WARPS> &found) {
+    const u32 INNER = Tiling<FORMAT>::INNER;
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = share.begin(warp), todo = share.begin(warp + 1) - first;
+    u32 unit = share.unit(first), done = first - unit * share.tiles;
+    // As keep_eight puts them.
+    u32 exchanged = Tiling<FORMAT>::VALUES > 8 ? lane / 4 & 1u : 0;
+    const u8 *own = tokens + (lane / 4 % 4 * (INNER / 32) + lane % 4) * 16 + exchanged * 64;
+    int apart = exchanged ? -64 : 64;
+    u32 codes_at = lane * 16, scales_at = 1024 + lane / 4 % 4 * Tiling<FORMAT>::SCALES;
+    u32 piece = lane / 16 * 4 + lane % 4;
 #pragma unroll 1
-    for (u32 i = STAGES; i < count + STAGES; i++) {
-        wait_for_copies_but<STAGES - 1>();
-        __syncwarp();
-        u8 *now = dynamic_shared + stages + stage;
-        Piece<FORMAT> pieces[SIDES][2];
-#pragma unroll
-        for (u32 s = 0; s < SIDES; s++) {
-#pragma unroll
-            for (u32 half = 0; half < 2; half++)
-                pieces[s][half].load(now + s * TILE + half * 512 + lane * 16,
-                                     now + s * TILE + 1024 + lane / 4 % 4 * Tiling<FORMAT>::SCALES,
-                                     half * 8 + lane / 16 * 4 + lane % 4);
+    while (todo > 0) {
+        if (done == 0 && lane == 0) found.first[unit] = warp;
+        u32 run = min(share.tiles - done, todo);
+        const u8 *token = own + done * INNER * 2;
+        float sums[2][4] = {};
+        todo -= run, done = 0;
+#pragma unroll 1
+        for (; run > 0; run--, token += INNER * 2) {
+            u8 *tile = ahead.take();
+            Piece<FORMAT> pieces[2];
+            pieces[0].load(tile + codes_at, tile + scales_at, piece);
+            pieces[1].load(tile + codes_at + 512, tile + scales_at, piece + 8);
+            ahead.give_back(tile, end);
+            multiply<FORMAT>(pieces, token, apart, sums);
         }
-        __syncwarp();
-        if (i < count) ahead.fetch(now);
-        end_copies();
-        stage = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
-        multiply<FORMAT, SIDES>(pieces, token, sums);
-        token += INNER * 2;
-        u32 unit = here.unit;
-        if (!here.step()) continue;
-        float added[SIDES] = {};
-        if (began) outputs.before(unit, added), outputs.finish(unit, sums, added);
-        else hand_on();
-        began = true, token = own_token;
-#pragma unroll
-        for (u32 s = 0; s < SIDES; s++) sums[s][0] = sums[s][1] = sums[s][2] = sums[s][3] = 0.0f;
+        float sum = total(sums);
+        if (lane < 16 && lane % 4 == 0) ((float *)&found.sums[unit + warp])[lane / 4] = sum;
+        unit++;
     }
-    bool open = count > 0 && here.left < tiles;
-    if (open && !began) hand_on();
-    __syncthreads();
-    if (!open || !began) return;
-    u32 end = (here.unit - first_unit + 1) * tiles;
-#pragma unroll 1
-    for (u32 other = warp + 1; begin(other) < end; other++) {
-        if (begin(other) == begin(other + 1)) continue;
-#pragma unroll
-        for (u32 s = 0; s < SIDES; s++) {
-            float4 found = slots[other][s][lane];
-            sums[s][0] += found.x, sums[s][1] += found.y, sums[s][2] += found.z, sums[s][3] += found.w;
-        }
-    }
-    outputs.finish(here.unit, sums, before);
 }
 
 // ---- outputs ----
 
-// Whether this thread has an output of a tile; it is the row of this number.
-__device__ __forceinline__ bool has_output() { return threadIdx.x % 32 < 16 && threadIdx.x % 4 == 0; }
-__device__ __forceinline__ u32 own_output() { return threadIdx.x % 32 / 4; }
+// An output of this block's share, and what its end needs: asked for long before.
+struct Output {
+    const ProductStage &s;
+    u32 index, which, n;
+    bool there, added;
+    float scale, up_scale, bias, up_bias, before;
 
-struct Target {
-    const u8 *weight;
-    const float *bias;
-    float *out;
-    u32 outputs, added;
-};
-
-// Up to three products.
-template <int FORMAT, u32 COUNT> struct Products {
-    static const u32 SIDES = COUNT, UNIT = 4 * COUNT;
-    Target a, b, c;
-    u32 second, third;  // the first units of those
-    float scales[3];    // asked for when the kernel begins
-
-    __device__ __forceinline__ Products(Target a, Target b, Target c) : a(a), b(b), c(c) {
-        scales[0] = tensor_scale(a.weight, FORMAT);
-        scales[1] = b.weight ? tensor_scale(b.weight, FORMAT) : 0.0f;
-        scales[2] = c.weight ? tensor_scale(c.weight, FORMAT) : 0.0f;
-        second = (a.outputs + UNIT - 1) / UNIT, third = second + (b.outputs + UNIT - 1) / UNIT;
+    template <u32 WARPS>
+    __device__ __forceinline__ Output(const ProductStage &s, const Share<WARPS> &share, u32 index) : s(s), index(index) {
+        bool pair = s.kind == GATED;
+        u32 unit = share.first_unit + index / 4;
+        which = pair ? 0 : (unit >= s.second) + (unit >= s.third);
+        u32 first = which == 0 ? 0 : which == 1 ? s.second : s.third;
+        n = pair ? share.first_unit * 2 + index : (unit - first) * 4 + index % 4;
+        there = index < share.units * (pair ? 2 : 4) && n < s.outputs[which];
+        added = there && (s.added >> which & 1u);
+        const float own = s.format == NVFP4 ? SHRUNK : 1.0f;
+        scale = there ? tensor_scale(s.weight[which], s.format) * own : 0.0f;
+        up_scale = there && pair ? tensor_scale(s.weight[1], s.format) * own : 0.0f;
+        bias = there && s.bias[which] ? s.bias[which][n] : 0.0f;
+        up_bias = there && pair && s.bias[1] ? s.bias[1][n] : 0.0f;
     }
 
-    __device__ __forceinline__ u32 units() const { return third + (c.outputs + UNIT - 1) / UNIT; }
+    // What it is added to, once that is there.
+    __device__ __forceinline__ void look() { before = added ? ((const float *)s.out[which])[n] : 0.0f; }
 
-    __device__ __forceinline__ Target target(u32 unit) const { return unit < second ? a : unit < third ? b : c; }
-
-    __device__ __forceinline__ const u8 *weight(u32 unit, u32) const { return target(unit).weight; }
-
-    __device__ __forceinline__ u32 row(u32 unit, u32 side) const {
-        return (unit - (unit < second ? 0 : unit < third ? second : third)) * UNIT + side * 4;
-    }
-
-    // What a unit is added to.
-    __device__ __forceinline__ void before(u32 unit, float (&out)[COUNT]) const {
-        Target to = target(unit);
-#pragma unroll
-        for (u32 s = 0; s < COUNT; s++) {
-            u32 n = row(unit, s) + own_output();
-            out[s] = to.added && has_output() && n < to.outputs ? to.out[n] : 0.0f;
-        }
-    }
-
-    __device__ __forceinline__ void finish(u32 unit, const float (&sums)[COUNT][4], const float (&before)[COUNT]) const {
-        Target to = target(unit);
-        float scale = unit < second ? scales[0] : unit < third ? scales[1] : scales[2];
-        if (FORMAT == NVFP4) scale *= SHRUNK;
-#pragma unroll
-        for (u32 s = 0; s < COUNT; s++) {
-            float y = total(sums[s]) * scale;
-            u32 n = row(unit, s) + own_output();
-            if (!has_output() || n >= to.outputs) continue;
-            if (to.bias) y += to.bias[n];
-            to.out[n] = to.added ? before[s] + y : y;
+    template <u32 WARPS>
+    __device__ __forceinline__ void finish(const Share<WARPS> &share, const Found<WARPS> &found) const {
+        if (!there) return;
+        u32 unit = index / 4, row = index % 4;
+        if (s.kind == GATED) {
+            float gate = found.total(share, unit * 2, row) * scale, up = found.total(share, unit * 2 + 1, row) * up_scale;
+            if (s.bias[0]) gate += bias;
+            if (s.bias[1]) up += up_bias;
+            put(s.out[0], s.out_narrow, s.outputs[0], 0, n, silu(gate) * up);
+        } else {
+            float y = found.total(share, unit, row) * scale;
+            if (s.bias[which]) y += bias;
+            ((float *)s.out[which])[n] = added ? before + y : y;
         }
     }
 };
 
-// A gated pair.
-template <int FORMAT> struct Pair {
-    static const u32 SIDES = 2;
-    Operands o;
-    float scale, up_scale;
+// ---- all of it ----
 
-    __device__ __forceinline__ Pair(const Operands &o) : o(o) {
-        const float own = FORMAT == NVFP4 ? SHRUNK : 1.0f;
-        scale = tensor_scale(o.weight, FORMAT) * own, up_scale = tensor_scale(o.up, FORMAT) * own;
+// `work`: the token as bf16, what warps found, and for a norm the token as f32 behind one number; one_token.rs asks for
+// as much.
+template <int FORMAT, u32 WARPS, class Wait>
+__device__ __forceinline__ void one_token(const ProductStage &s, Ahead<WARPS> &ahead, u32 end, u8 *work, Wait wait) {
+    Share<WARPS> share(s);
+    Token t = {s.x, s.x_narrow, s.inputs, s.gain, s.eps, s.normed};
+    Found<WARPS> found(work + share.tiles * Tiling<FORMAT>::INNER * 2, share);
+    u8 *row = (u8 *)((u64)(found.end(share) + 15) & ~15ull);
+    float gains[8] = {};
+    if (t.gain) load_eight(t.gain, threadIdx.x * 8, t.inputs, gains);
+    Output output(s, share, threadIdx.x);
+    wait();
+    output.look();
+    if (t.gain) bring_norm<FORMAT>(t, work, row, gains);
+    else bring<FORMAT>(t, work);
+    __syncthreads();
+    multiply_share<FORMAT>(share, ahead, end, work, found);
+    __syncthreads();
+    output.finish(share, found);
+#pragma unroll 1
+    for (u32 i = threadIdx.x + blockDim.x; i < share.units * 4; i += blockDim.x) {
+        Output more(s, share, i);
+        more.look(), more.finish(share, found);
     }
-
-    __device__ __forceinline__ u32 units() const { return (o.outputs + 3) / 4; }
-    __device__ __forceinline__ u32 row(u32 unit, u32) const { return unit * 4; }
-    __device__ __forceinline__ const u8 *weight(u32, u32 side) const { return side ? o.up : o.weight; }
-
-    __device__ __forceinline__ void before(u32, float (&)[2]) const {}
-
-    __device__ __forceinline__ void finish(u32 unit, const float (&sums)[2][4], const float (&)[2]) const {
-        float gate = total(sums[0]), up = total(sums[1]);
-        u32 n = unit * 4 + own_output();
-        if (has_output() && n < o.outputs) finish_gated(o, 0, n, gate, up, scale, up_scale);
-    }
-};
-
-// Two blocks fit on a multiprocessor: the next kernel's begin beside those of this one.
-#define ONE_TOKEN_BOUNDS __launch_bounds__(384, 2)
-
-#define ONE_LINEAR(FORMAT, name, SIDES)                                                                                    extern "C" __global__ void ONE_TOKEN_BOUNDS name(TOKEN, TARGET(0), TARGET(1), TARGET(2)) {                                 Target a = {weight0, bias0, out0, outputs0, added0}, b = {weight1, bias1, out1, outputs1, added1};                     Target c = {weight2, bias2, out2, outputs2, added2};                                                                   one_token<FORMAT>(GIVEN_TOKEN, Products<FORMAT, SIDES>(a, b, c));                                                  }
-
-#define ONE_TOKEN(FORMAT, name)                                                                                            ONE_LINEAR(FORMAT, linear_##name##_1x4, 1)                                                                             ONE_LINEAR(FORMAT, linear_##name##_1x8, 2)                                                                             extern "C" __global__ void ONE_TOKEN_BOUNDS                                                                                gated_##name##_1(TOKEN, const u8 *gate, const u8 *up, const float *gate_bias, const float *up_bias, void *out,                          u32 out_narrow, u32 outputs) {                                                                        Operands o = {x, x_narrow, gate, up, gate_bias, up_bias, out, out_narrow, 0, 1, outputs, inputs};                      one_token<FORMAT>(GIVEN_TOKEN, Pair<FORMAT>(o));                                                                       if (blockIdx.x == 0) pad(out, out_narrow, outputs, 0, threadIdx.x, blockDim.x);                                    }
+    if (s.kind == GATED && blockIdx.x == 0) pad(s.out[0], s.out_narrow, s.outputs[0], 0, threadIdx.x, blockDim.x);
+}

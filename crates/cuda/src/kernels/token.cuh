@@ -107,11 +107,8 @@ __device__ __forceinline__ void bring_norm(const Token &t, u8 *token, u8 *place,
     bring_row(t, row);
     __syncthreads();
     if (threadIdx.x < 32) {
-        float lane = 0.0f;
-#pragma unroll 16
-        for (u32 c = threadIdx.x & 15u; c < t.inputs; c += 16) lane = __fmaf_rn(row[c], row[c], lane);
-        lane = fold(lane);
-        if (threadIdx.x == 0) *r = reciprocal(lane, t.inputs, t.eps);
+        float found = reciprocal_of(row, t.inputs, t.eps);
+        if (threadIdx.x == 0) *r = found;
     }
     __syncthreads();
     float scale = *r;
