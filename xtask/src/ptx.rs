@@ -62,7 +62,8 @@ pub(crate) fn build(root: &Path, nvrtc: &Path) -> Result<String, String> {
         write(&folder.join(&module.name).with_extension("ptx"), &ptx)?;
     }
     for Made { folder: below, .. } in EMBEDDED {
-        let lies_there = |name: &str| modules.iter().any(|own| own.name == name && own.made().folder == below);
+        let lies_there =
+            |name: &str| modules.iter().any(|own| own.name == name && own.made().folder == below);
         for path in files(&folder.join(below), "ptx")? {
             if !stem(&path).is_some_and(lies_there) {
                 fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
