@@ -26,6 +26,7 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "attend_tiled",
     "decode",
     "embed",
+    "few_bits",
     "gated",
     "heads",
     "heads_gradient",
