@@ -1,6 +1,7 @@
-// cuBLASLt's library, as far as `src/cublaslt/sys.rs` calls it: products of bf16 with f32 or bf16 results, one value after the
-// other. What was described wrongly shows, or ends the program: sizes that do not fit each other, rows longer than what
-// lies between them, addresses that do not begin where was said, a product of a shape that no algorithm was asked for.
+// cuBLASLt's library, as far as `src/cublaslt/sys.rs` calls it: products of bf16, of E4M3 with a scale for each row and of E2M1
+// with a scale for each 16, with f32 or bf16 results, one value after the other. What was described wrongly shows, or ends
+// the program: sizes that do not fit each other, rows longer than what lies between them, addresses that do not begin where
+// was said, scales that are not there or not those of the type, a product of a shape that no algorithm was asked for.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -10,7 +11,8 @@
 namespace {
 
 struct Description {
-    int pointer_mode, turned[2];
+    int pointer_mode, turned[2], scale_modes[2];
+    const void *scales[2];
 };
 
 struct Layout {
@@ -43,7 +45,7 @@ struct Found {
 };
 static_assert(sizeof(Found) == 96, "as the header has it");
 
-const int BF16 = 14, INVALID = 7;
+const int BF16 = 14, E4M3 = 28, E2M1 = 33, INVALID = 7;
 
 [[noreturn]] void fail(const char *problem) {
     fprintf(stderr, "cuBLASLt: %s\n", problem);
@@ -54,10 +56,34 @@ bool fits(const Layout *layout, int type) {
     return layout->type == type && layout->rows > 0 && layout->columns > 0 && layout->stride >= (int64_t)layout->rows;
 }
 
-// Value (i, j) of a matrix or, turned, (j, i): columns lie one after the other.
-float value(const void *from, const Layout *layout, bool turned, uint64_t i, uint64_t j) {
-    uint64_t row = turned ? j : i, column = turned ? i : j;
-    uint32_t bits = (uint32_t)((const uint16_t *)from)[column * layout->stride + row] << 16;
+// A matrix of few bits lies as the real one demands: what is added up lies together, in pieces of 16 bytes.
+bool fits_few_bits(const Layout *layout, bool turned, bool should_turn, int mode, const void *scales) {
+    int wanted = layout->type == E4M3 ? 3 : 1, values = layout->type == E4M3 ? 16 : 32;
+    return turned == should_turn && mode == wanted && scales && (uint64_t)scales % 16 == 0 && layout->rows % values == 0 &&
+           layout->stride % values == 0;
+}
+
+double e4m3(uint8_t byte) {
+    int exponent = byte >> 3 & 15, mantissa = byte & 7;
+    double value = (byte & 127) == 127 ? NAN : exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    return byte & 128 ? -value : value;
+}
+
+double e2m1(int code) {
+    const double magnitudes[8] = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0};
+    return code & 8 ? -magnitudes[code & 7] : magnitudes[code & 7];
+}
+
+// Value (row, column) of a matrix with its scale: columns lie one after the other.
+double value(const void *from, const Layout *layout, const void *scales, uint64_t row, uint64_t column) {
+    uint64_t at = column * layout->stride + row;
+    if (layout->type == E4M3) return e4m3(((const uint8_t *)from)[at]) * ((const float *)scales)[column];
+    if (layout->type == E2M1) {
+        uint64_t tile = column / 128 * ((layout->rows + 63) / 64) + row / 64;
+        uint8_t scale = ((const uint8_t *)scales)[tile * 512 + column % 32 * 16 + column % 128 / 32 * 4 + row / 16 % 4];
+        return e2m1(((const uint8_t *)from)[at / 2] >> at % 2 * 4 & 15) * e4m3(scale);
+    }
+    uint32_t bits = (uint32_t)((const uint16_t *)from)[at] << 16;
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -85,11 +111,12 @@ int cublasLtMatmulDescCreate(Description **place, int compute, int scale) {
 }
 
 int cublasLtMatmulDescSetAttribute(Description *of, int which, const void *from, size_t bytes) {
-    int value;
-    if (bytes != sizeof value || which < 2 || which > 4) return INVALID;
-    memcpy(&value, from, sizeof value);
-    (which == 2 ? of->pointer_mode : of->turned[which - 3]) = value;
-    return 0;
+    if ((which == 17 || which == 18) && bytes == 8) return memcpy(&of->scales[which - 17], from, bytes), 0;
+    if (bytes != 4) return INVALID;
+    if (which == 2) return memcpy(&of->pointer_mode, from, bytes), 0;
+    if (which == 3 || which == 4) return memcpy(&of->turned[which - 3], from, bytes), 0;
+    if (which == 31 || which == 32) return memcpy(&of->scale_modes[which - 31], from, bytes), 0;
+    return INVALID;
 }
 
 int cublasLtMatmulDescDestroy(Description *of) { return delete of, 0; }
@@ -115,7 +142,11 @@ int cublasLtMatmulAlgoGetHeuristic(int *, const Description *product, const Layo
                                    const Layout *d, const Preference *preference, int asked, Found *found, int *count) {
     uint64_t inner_a = product->turned[0] ? a->rows : a->columns, inner_b = product->turned[1] ? b->columns : b->rows;
     uint64_t rows = product->turned[0] ? a->columns : a->rows, columns = product->turned[1] ? b->rows : b->columns;
-    bool right = product->pointer_mode == 1 && fits(a, BF16) && fits(b, BF16) && (fits(d, 0) || fits(d, BF16)) && c == d && asked == 1 &&
+    bool wide = a->type == BF16 && product->scale_modes[0] == 0 && product->scale_modes[1] == 0;
+    bool few_bits = (a->type == E4M3 || a->type == E2M1) && rows % 16 == 0 && d->stride % 4 == 0 &&
+                    fits_few_bits(a, product->turned[0], true, product->scale_modes[0], product->scales[0]) &&
+                    fits_few_bits(b, product->turned[1], false, product->scale_modes[1], product->scales[1]);
+    bool right = product->pointer_mode == 1 && (wide || few_bits) && fits(a, a->type) && fits(b, a->type) && (fits(d, 0) || fits(d, BF16)) && c == d && asked == 1 &&
                  inner_a == inner_b && rows == d->rows && columns == d->columns && preference->reductions == 2;
     if (!right) return INVALID;
     *found = Found{{product, a, b, d, preference->workspace, {}}, {}, preference->workspace, 0, 1.0f, {}};
@@ -140,7 +171,8 @@ int cublasLtMatmul(int *, const Description *product, const float *alpha, const 
         for (uint64_t i = 0; i < of_d->rows; i++) {
             double sum = 0.0;
             for (uint64_t k = 0; k < inner; k++)
-                sum += (double)value(a, of_a, turned_a, i, k) * value(b, of_b, turned_b, k, j);
+                sum += value(a, of_a, product->scales[0], turned_a ? k : i, turned_a ? i : k) *
+                       value(b, of_b, product->scales[1], turned_b ? j : k, turned_b ? k : j);
             uint64_t at = j * of_d->stride + i;
             float scaled = (float)sum * *alpha;
             if (of_d->type == BF16) {

@@ -120,6 +120,12 @@ template <class T> T atomicAdd(T *to, T value) {
     return old;
 }
 
+template <class T> T atomicMax(T *to, T value) {
+    T old = *to;
+    *to = max(old, value);
+    return old;
+}
+
 static inline void __syncthreads() { wait_for_block(); }
 static inline void __threadfence() {} // what is written is there at once
 static inline void count_up(unsigned *at) { ++*at; }

@@ -20,6 +20,7 @@ mod cublaslt;
 pub mod driver;
 mod dynamic;
 mod embed;
+mod few_bits;
 mod few_tokens;
 mod gated;
 mod heads;
@@ -50,6 +51,7 @@ use halfbyte_ops::{Buffer, Error, Result};
 
 pub use cublaslt::usual_places;
 pub use driver::{Driver, DriverError, Properties};
+pub use few_bits::Compute;
 pub use library::MANY;
 pub use scratch::{ScratchNeed, TrainingNeed};
 
@@ -174,13 +176,23 @@ pub(crate) mod tests {
 
     /// Runs a contract with every product made by cuBLASLt, whole and then in small parts; says so where there is none.
     fn by_the_library(contract: impl Fn(&dyn Fn(usize) -> Cuda)) {
+        computed_by_the_library(Compute::Bf16, |make, _| contract(make));
+    }
+
+    /// The same in a way of its own; the contract is told how many tokens are multiplied at once.
+    pub(crate) fn computed_by_the_library(
+        compute: Compute,
+        contract: impl Fn(&dyn Fn(usize) -> Cuda, usize),
+    ) {
         let Some(mut device) = device() else { return };
-        if let Err(error) = device.use_library(&usual_places(&[]), 1) {
+        let asked = device.use_library(&usual_places(&[]), 1).and_then(|()| device.compute(compute));
+        if let Err(error) = asked {
             return eprintln!("skipped: {error}");
         }
-        on(&device, library::SCRATCH, &contract);
-        device.library.as_mut().unwrap().most = (16, 64);
-        on(&device, library::SCRATCH, &contract);
+        for most in [(usize::MAX, usize::MAX), (16, 64)] {
+            device.library.as_mut().unwrap().most = most;
+            on(&device, library::SCRATCH, |make| contract(make, most.0));
+        }
     }
 
     macro_rules! contracts {

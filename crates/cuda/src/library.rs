@@ -1,6 +1,8 @@
 //! Products of many tokens by cuBLASLt, where one is in use. The weight is decoded into scratch, as much of it as
 //! has room, and multiplied by all tokens; then the next part of the results. Rows that are not narrow are rounded
-//! into scratch first, as our own kernels round them on their way.
+//! into scratch first, as our own kernels round them on their way; on the way forward perhaps to fewer bits (`few_bits`).
+
+mod forward;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -9,12 +11,14 @@ use std::rc::Rc;
 
 use halfbyte_ops::error::check;
 use halfbyte_ops::tensor::PANEL;
-use halfbyte_ops::{Matrix, Product, Result, Rows, Weight, WeightFormat};
+use halfbyte_ops::{Result, Rows, Weight, WeightFormat};
 
-use crate::cublaslt::{self, CublasLt, Operand, Results};
-use crate::gated::Products;
+use crate::cublaslt::{self, CublasLt, Operand, Results, Values};
+use crate::few_bits::Compute;
 use crate::launch::{DevicePtr, Grid, args};
-use crate::{Cuda, Device, gated, residual};
+use crate::{Cuda, Device, residual};
+
+pub(crate) use forward::{gated, linear};
 
 /// Tokens from which on the library is faster than our own kernels.
 pub const MANY: usize = 256;
@@ -37,8 +41,23 @@ pub(crate) struct Library {
     inner: Rc<RefCell<CublasLt>>,
     /// Tokens from which on.
     from: usize,
+    /// In what it computes where it can.
+    pub(crate) compute: Compute,
     /// Most tokens and most results of each at once; a test sets few, else memory does.
     pub(crate) most: (usize, usize),
+}
+
+impl Library {
+    /// "cuBLASLt 13.0"
+    pub(crate) fn name(&self) -> String {
+        let (major, minor) = self.inner.borrow().version();
+        format!("cuBLASLt {major}.{minor}")
+    }
+
+    /// Whether it multiplies such values, or why not.
+    pub(crate) fn has(&self, values: Values) -> std::result::Result<(), String> {
+        self.inner.borrow().has(values, WORKSPACE)
+    }
 }
 
 impl Device {
@@ -48,7 +67,7 @@ impl Device {
         let found = CublasLt::open(&self.session, places);
         self.library_problem = found.as_ref().err().map(ToString::to_string);
         let inner = Rc::new(RefCell::new(found?));
-        self.library = Some(Library { inner, from, most: (usize::MAX, usize::MAX) });
+        self.library = Some(Library { inner, from, compute: Compute::Bf16, most: (usize::MAX, usize::MAX) });
         self.look()
     }
 
@@ -62,11 +81,10 @@ impl Device {
         self.library.is_some()
     }
 
-    /// "cuBLASLt 13.0 from 256 tokens on", or "own".
+    /// "cuBLASLt 13.0 from 256 tokens on, bf16", or "own".
     pub fn products(&self) -> String {
         self.library.as_ref().map_or("own".to_owned(), |library| {
-            let (major, minor) = library.inner.borrow().version();
-            format!("cuBLASLt {major}.{minor} from {} tokens on", library.from)
+            format!("{} from {} tokens on, {}", library.name(), library.from, library.compute.name())
         })
     }
 }
@@ -116,10 +134,14 @@ fn parts(
 
 /// How many tokens at once, so that what is not narrow can be rounded into so many bytes; in multiples of 16.
 fn tokens_at_once(cuda: &Cuda, op: &'static str, sides: &[(Rows, usize)]) -> Result<usize> {
-    let limit = cuda.device.library.as_ref().map_or(usize::MAX, |library| library.most.0);
     let wide = sides.iter().filter(|(rows, _)| !rows.narrow);
     let rows = wide.map(|(rows, bytes)| bytes / (rows.columns.next_multiple_of(64) * 2)).min();
-    let tokens = rows.unwrap_or(usize::MAX).min(limit) & !15;
+    in_sixteens(cuda, op, rows.unwrap_or(usize::MAX))
+}
+
+fn in_sixteens(cuda: &Cuda, op: &'static str, tokens: usize) -> Result<usize> {
+    let limit = cuda.device.library.as_ref().map_or(usize::MAX, |library| library.most.0);
+    let tokens = tokens.min(limit) & !15;
     check(tokens > 0, op, || "rows so wide that 16 of them do not fit scratch".to_owned())?;
     Ok(tokens)
 }
@@ -134,10 +156,10 @@ fn narrow(cuda: &mut Cuda, op: &'static str, rows: Rows, place: DevicePtr) -> Re
     let from = cuda.pointer(op, rows.buffer)?;
     let stride = rows.columns.next_multiple_of(64);
     if rows.narrow {
-        return Ok(Operand { at: from, stride, turned: false });
+        return Ok(Operand::bf16(from, stride));
     }
     residual::narrow(cuda, from, (rows.rows, rows.columns), place)?;
-    Ok(Operand { at: place, stride, turned: false })
+    Ok(Operand::bf16(place, stride))
 }
 
 /// Rows and columns of a weight as bf16: where they lie, or decoded into `place`. Columns go to the end of a block
@@ -158,14 +180,14 @@ fn decoded(
             // Panels of 16 rows are rows one after the other, padded.
             let stride = weight.columns.next_multiple_of(64);
             let at = from.add(64 + (rows.start * stride + columns.start) * 2);
-            return Ok(Operand { at, stride, turned: false });
+            return Ok(Operand::bf16(at, stride));
         }
     };
     let (count, stride) = (rows.len(), columns.len().next_multiple_of(64));
     let arguments = args![from, weight.columns, rows.start, count, columns.start, stride, place];
     let blocks = (stride.div_ceil(512) as u32, count.div_ceil(PANEL) as u32, 1);
     cuda.launch(kernel, Grid { blocks, ..Grid::line(1, 256) }, arguments)?;
-    Ok(Operand { at: place, stride, turned: false })
+    Ok(Operand::bf16(place, stride))
 }
 
 /// The tensor's own scale, where it has one.
@@ -179,132 +201,6 @@ fn most_results(cuda: &Cuda, inner: usize, tokens: usize, bytes: usize) -> (usiz
     let limit = cuda.device.library.as_ref().map_or(usize::MAX, |library| library.most.1);
     let room = RESULTS.checked_div(tokens * bytes).unwrap_or(usize::MAX);
     ((DECODED / (inner.max(1).next_multiple_of(64) * 2)).min(room), limit)
-}
-
-pub(crate) fn linear(cuda: &mut Cuda, x: Rows, product: &Product) -> Result<()> {
-    const OP: &str = "linear";
-    let Matrix { weight, bias } = product.matrix;
-    let to = cuda.rows(OP, product.out)?;
-    let most = tokens_at_once(cuda, OP, &[(x, ROUNDED)])?;
-    for (first, count) in pieces(x.rows, most) {
-        let (most, limit) = most_results(cuda, x.columns, count, 0);
-        let out = to.add(first * weight.rows * 4);
-        for part in parts(OP, weight.rows, most, limit)? {
-            let to = Results::new(out.add(part.start * 4), weight.rows);
-            let to = Results { added: product.added, ..to };
-            outputs(cuda, OP, x.slice(first, count), &weight, part, to)?;
-        }
-    }
-    let Some(bias) = bias else { return Ok(()) };
-    let bias = cuda.vector(OP, bias)?;
-    cuda.launch("add_bias", Grid::line(x.rows, 256), args![to, bias, weight.rows])
-}
-
-/// out[t,n] (+)= s * sum_k x'[t,k] w[n,k] of some outputs n
-fn outputs(
-    cuda: &mut Cuda,
-    op: &'static str,
-    x: Rows,
-    weight: &Weight,
-    part: Range<usize>,
-    out: Results,
-) -> Result<()> {
-    let at = places(cuda, op)?;
-    let left = narrow(cuda, op, x, at.rounded)?;
-    // Both are zero up to the end of their padding.
-    let inner = x.columns.next_multiple_of(64);
-    let (rows, columns) = (x.rows, part.len());
-    let right = Operand { turned: true, ..decoded(cuda, op, weight, part, 0..weight.columns, at.decoded)? };
-    let scale = scale(cuda, op, weight)?;
-    multiply(cuda, op, &cublaslt::Product { rows, columns, inner, left, right, out, scale })
-}
-
-/// Products that are kept are made where they are kept, others beside each other in scratch; either way they are
-/// rounded before they are mixed.
-pub(crate) fn gated(
-    cuda: &mut Cuda,
-    x: Rows,
-    gate: Matrix,
-    up: Matrix,
-    kept: Option<(Rows, Rows)>,
-    out: Rows,
-) -> Result<()> {
-    const OP: &str = "gated";
-    let bias = |matrix: Matrix| matrix.bias.map(|bias| cuda.vector(OP, bias)).transpose();
-    let biases = [bias(gate)?, bias(up)?].map(|bias| bias.unwrap_or(DevicePtr::NULL));
-    let most = tokens_at_once(cuda, OP, &[(x, ROUNDED)])?;
-    for (first, count) in pieces(x.rows, most) {
-        let of = |rows: Rows| rows.slice(first, count);
-        match kept {
-            Some(kept) => gated_kept(cuda, of(x), [gate, up], biases, [of(kept.0), of(kept.1)], of(out))?,
-            None => gated_at_once(cuda, of(x), [gate, up], biases, of(out))?,
-        }
-    }
-    Ok(())
-}
-
-fn gated_kept(
-    cuda: &mut Cuda,
-    x: Rows,
-    matrices: [Matrix; 2],
-    biases: [DevicePtr; 2],
-    kept: [Rows; 2],
-    out: Rows,
-) -> Result<()> {
-    const OP: &str = "gated";
-    let [gate, up] = kept.map(|rows| cuda.pointer(OP, rows.buffer));
-    let (gate, up, stride) = (gate?, up?, out.columns.next_multiple_of(64));
-    for (matrix, to) in matrices.into_iter().zip([gate, up]) {
-        let (most, limit) = most_results(cuda, x.columns, x.rows, 0);
-        for part in parts(OP, out.columns, most, limit)? {
-            let to = Results { narrow: true, ..Results::new(to.add(part.start * 2), stride) };
-            outputs(cuda, OP, x, &matrix.weight, part, to)?;
-        }
-    }
-    let products = Products { gate, up, stride, scales: [DevicePtr::NULL; 2], biases };
-    gated::mix(cuda, &products, out, 0..out.columns)
-}
-
-fn gated_at_once(
-    cuda: &mut Cuda,
-    x: Rows,
-    [gate, up]: [Matrix; 2],
-    biases: [DevicePtr; 2],
-    out: Rows,
-) -> Result<()> {
-    const OP: &str = "gated";
-    let at = places(cuda, OP)?;
-    let scales = [scale(cuda, OP, &gate.weight)?, scale(cuda, OP, &up.weight)?];
-    let scales = scales.map(|scale| scale.unwrap_or(DevicePtr::NULL));
-    let left = narrow(cuda, OP, x, at.rounded)?;
-    let inner = x.columns.next_multiple_of(64);
-    // Of both.
-    let (most, limit) = most_results(cuda, 2 * inner, x.rows, 4);
-    for part in parts(OP, out.columns, most, limit)? {
-        let (count, width) = (part.len(), part.len().next_multiple_of(64));
-        let behind = at.decoded.add(count * inner * 2);
-        let right = decoded(cuda, OP, &gate.weight, part.clone(), 0..x.columns, at.decoded)?;
-        let second = decoded(cuda, OP, &up.weight, part.clone(), 0..x.columns, behind)?;
-        let product = |right: Operand, columns, column: usize| cublaslt::Product {
-            rows: x.rows,
-            columns,
-            inner,
-            left,
-            right: Operand { turned: true, ..right },
-            out: Results { narrow: true, ..Results::new(at.results.add(column * 2), 2 * width) },
-            scale: None,
-        };
-        // Where both were decoded, one behind the other, they are one product.
-        if right.at == at.decoded && second.at == behind && count == width {
-            multiply(cuda, OP, &product(right, 2 * width, 0))?;
-        } else {
-            multiply(cuda, OP, &product(right, count, 0))?;
-            multiply(cuda, OP, &product(second, count, width))?;
-        }
-        let (gate, up) = (at.results, at.results.add(width * 2));
-        gated::mix(cuda, &Products { gate, up, stride: 2 * width, scales, biases }, out, part)?;
-    }
-    Ok(())
 }
 
 pub(crate) fn input_gradient(

@@ -22,6 +22,7 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "chain",
     "decode",
     "embed",
+    "few_bits",
     "gated",
     "heads",
     "heads_gradient",

@@ -16,7 +16,7 @@ use crate::failure::Result;
 
 pub(crate) use gpus::{Gpu, Gpus};
 pub(crate) use kernels::{Kernels, cpu_kernels};
-pub(crate) use wanted::{PlaceArgs, Unified, Wanted};
+pub(crate) use wanted::{InBits, PlaceArgs, Unified, Wanted};
 
 /// What computes.
 #[derive(Clone)]

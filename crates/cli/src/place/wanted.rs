@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use halfbyte_cpu::Isa;
-use halfbyte_cuda::Device;
+use halfbyte_cuda::{Compute, Device};
 use serde::Serialize;
 
 use super::kernels::{Kernels, Products};
@@ -41,6 +41,11 @@ pub(crate) struct PlaceArgs {
     /// it once), off (as if it were the GPU's own), or require (refuse a GPU that does not share)
     #[arg(long, value_enum, default_value = "prefer", value_name = "RULE", hide_possible_values = true)]
     pub(crate) unified: Unified,
+    /// What a GPU's products of many tokens with NVFP4 weights are computed in, on the way forward: bf16 (exact weights),
+    /// fp8 (weights and tokens rounded to 8 bits), native-fp4 (exact weights, tokens rounded to 4 bits: Blackwell,
+    /// not yet seen on one), or auto: bf16
+    #[arg(long, value_enum, default_value = "auto", value_name = "BITS", hide_possible_values = true)]
+    pub(crate) compute: InBits,
 }
 
 /// What `--device` says.
@@ -98,6 +103,27 @@ impl Unified {
     }
 }
 
+/// What `--compute` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum InBits {
+    Auto,
+    Bf16,
+    Fp8,
+    NativeFp4,
+}
+
+impl InBits {
+    /// What a GPU is told. Weights are exact unless somebody asks for less.
+    fn of_gpu(self) -> Compute {
+        match self {
+            InBits::Auto | InBits::Bf16 => Compute::Bf16,
+            InBits::Fp8 => Compute::Fp8,
+            InBits::NativeFp4 => Compute::NativeFp4,
+        }
+    }
+}
+
 fn parse_threads(text: &str) -> std::result::Result<usize, String> {
     text.parse()
         .ok()
@@ -151,15 +177,17 @@ impl PlaceArgs {
     }
 
     /// The device, where other flags leave no choice: who names kernels wants what has them, and only a GPU can
-    /// share the machine's memory.
+    /// share the machine's memory or compute in few bits.
     fn wanted(&self) -> Result<Wanted> {
         let sets = [("--kernels", self.kernels), ("--require", self.require)];
         let named = sets.into_iter().filter_map(|(flag, set)| {
             set.map(|set| (format!("{flag} {set}"), matches!(set, Kernels::Gpu(_))))
         });
         let unified = (self.unified == Unified::Require).then(|| ("--unified require".to_owned(), true));
+        let of_gpu = self.compute.of_gpu();
+        let few_bits = (of_gpu != Compute::Bf16).then(|| (format!("--compute {}", of_gpu.name()), true));
         let mut wanted = self.device;
-        for (flag, on_gpu) in named.chain(unified) {
+        for (flag, on_gpu) in named.chain(unified).chain(few_bits) {
             wanted = match (wanted, on_gpu) {
                 (Wanted::Auto, true) => Wanted::Cuda(0),
                 (Wanted::Cuda(_), true) => wanted,
@@ -193,7 +221,13 @@ impl PlaceArgs {
         }
         let properties = device.properties();
         let unified = self.unified.judge(&properties.name, properties.integrated)?;
-        Ok(Place::Cuda { device: device.clone(), unified })
+        let (mut device, compute) = (device.clone(), self.compute.of_gpu());
+        if compute != Compute::Bf16 {
+            device.compute(compute).map_err(|error| {
+                Failure::misuse(format!("--compute {}: {error}\n--compute bf16 works here", compute.name()))
+            })?;
+        }
+        Ok(Place::Cuda { device, unified })
     }
 
     /// The CPU's kernels, or the refusal that `--require` asked for.
@@ -245,6 +279,8 @@ mod tests {
             ("--require cublaslt --device cuda:2", Wanted::Cuda(2)),
             ("--unified require", Wanted::Cuda(0)),
             ("--unified off", Wanted::Auto),
+            ("--compute bf16", Wanted::Auto),
+            ("--compute fp8", Wanted::Cuda(0)),
         ];
         for (flags, device) in agree {
             assert_eq!(wanted(flags).unwrap(), device, "{flags}");
@@ -255,6 +291,7 @@ mod tests {
             "--kernels scalar --require cublaslt",
             "--unified require --device cpu",
             "--unified require --kernels neon",
+            "--compute native-fp4 --device cpu",
         ] {
             assert_eq!(wanted(flags).unwrap_err().code, Code::Misuse, "{flags}");
         }

@@ -7,4 +7,4 @@ mod result;
 mod sys;
 
 pub use places::usual_places;
-pub(crate) use product::{CublasLt, Operand, Product, Results};
+pub(crate) use product::{CublasLt, Operand, Product, Results, Values};

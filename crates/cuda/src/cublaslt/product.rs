@@ -1,5 +1,6 @@
-//! out[r,c] (+)= s * sum_k left[r,k] right[k,c]: bf16 by bf16 with f32 sums, by an algorithm that is asked for once
-//! for each shape. Sums of parts are added in order, so that every run gives the same bits.
+//! out[r,c] (+)= s * sum_k left[r,k] right[k,c]: bf16 by bf16, or fewer bits with scales of their own, with f32 sums, by
+//! an algorithm that is asked for once for each shape. Sums of parts are added in order, so that every run gives the
+//! same bits.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -13,13 +14,54 @@ use super::sys::{self, Algorithm, Found, Handle, Library};
 use crate::driver::{DeviceMemory, DriverError, PinnedMemory, Session};
 use crate::launch::DevicePtr;
 
-/// bf16 values, row after row, `stride` values from one row to the next; `turned` if what the product calls its
-/// columns are these rows.
+/// What the values of a matrix are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Values {
+    Bf16,
+    /// With an f32 scale for each row.
+    E4m3,
+    /// With an E4M3 scale for each 16 of a row, in tiles (`formats::blocked`).
+    E2m1,
+}
+
+impl Values {
+    /// The library's number of the type, and of the scales that go with it.
+    fn numbers(self) -> (c_int, Option<i32>) {
+        match self {
+            Values::Bf16 => (sys::BF16, None),
+            Values::E4m3 => (sys::E4M3, Some(sys::FOR_EACH_ROW)),
+            Values::E2m1 => (sys::E2M1, Some(sys::FOR_EACH_16)),
+        }
+    }
+}
+
+/// Values row after row, `stride` of them from one row to the next; `turned` if what the product calls its columns are
+/// these rows. Other values than bf16 are multiplied only if the right side is turned and the left is not.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) at: DevicePtr,
     pub(crate) stride: usize,
     pub(crate) turned: bool,
+    /// The same on both sides.
+    pub(crate) values: Values,
+    /// Where their scales lie, if they have some.
+    pub(crate) scales: DevicePtr,
+}
+
+impl Operand {
+    pub(crate) fn bf16(at: DevicePtr, stride: usize) -> Operand {
+        Operand { at, stride, turned: false, values: Values::Bf16, scales: DevicePtr::NULL }
+    }
+
+    /// What lies behind so many rows.
+    pub(crate) fn after(&self, rows: usize) -> DevicePtr {
+        let values = rows * self.stride;
+        self.at.add(match self.values {
+            Values::Bf16 => values * 2,
+            Values::E4m3 => values,
+            Values::E2m1 => values / 2,
+        })
+    }
 }
 
 /// Where results go, row after row, `stride` values from one row to the next: f32, or `narrow` ones bf16.
@@ -58,6 +100,7 @@ struct Shape {
     inner: usize,
     strides: [usize; 3],
     turned: [bool; 2],
+    values: Values,
     narrow: bool,
     alignments: [u32; 3],
 }
@@ -73,6 +116,7 @@ impl Product {
             inner: self.inner,
             strides: [left.stride, right.stride, out.stride],
             turned: [left.turned, right.turned],
+            values: left.values,
             narrow: out.narrow,
             alignments: [left.at, right.at, out.at].map(alignment),
         }
@@ -136,6 +180,19 @@ impl CublasLt {
         self.version
     }
 
+    /// Whether it has an algorithm for such values on this chip; with workspace of so many bytes.
+    pub(crate) fn has(&self, values: Values, workspace: usize) -> Result<(), String> {
+        let side = Operand {
+            values,
+            scales: DevicePtr(self.factors.at(0, 8).unwrap_or_default()),
+            ..Operand::bf16(DevicePtr::NULL, 256)
+        };
+        let right = Operand { turned: true, ..side };
+        let out = Results::new(DevicePtr::NULL, 256);
+        let of = Product { rows: 256, columns: 256, inner: 256, left: side, right, out, scale: None };
+        self.describe(&of.shape(), [side.scales; 2], workspace).map(|known| self.forget(&known))
+    }
+
     /// Starts a product behind what was started before it; `workspace` is so long.
     pub(crate) fn multiply(&mut self, of: &Product, workspace: DevicePtr, bytes: usize) -> Result<(), Error> {
         let remedy = "Our own products do without cuBLASLt.";
@@ -145,11 +202,14 @@ impl CublasLt {
 
     fn start_product(&mut self, of: &Product, workspace: DevicePtr, bytes: usize) -> Result<(), String> {
         let shape = of.shape();
+        // Theirs are exchanged: A is our right side, B our left.
+        let scales = [of.right.scales, of.left.scales];
         if !self.known.contains_key(&shape) {
-            let known = self.describe(&shape, bytes)?;
+            let known = self.describe(&shape, scales, bytes)?;
             self.known.insert(shape, known);
         }
         let known = &self.known[&shape];
+        self.tell_scales(known.product, shape.values, scales)?;
         let factor = |which: usize| self.factors.at(which * 4, 4).unwrap_or_default();
         let scale = of.scale.map_or(factor(1), |scale| scale.0);
         let [left, right, out] = known.layouts;
@@ -179,17 +239,19 @@ impl CublasLt {
     }
 
     /// The library counts columns first, so it makes out' = right' left': what is a row here is a column there.
-    fn describe(&self, shape: &Shape, workspace: usize) -> Result<Known, String> {
-        let Shape { rows, columns, inner, strides, turned, narrow, .. } = *shape;
+    fn describe(&self, shape: &Shape, scales: [DevicePtr; 2], workspace: usize) -> Result<Known, String> {
+        let Shape { rows, columns, inner, strides, turned, values, narrow, .. } = *shape;
+        let (kind, _) = values.numbers();
         let mut known = Known {
             product: std::ptr::null_mut(),
             layouts: [std::ptr::null_mut(); 3],
             algorithm: Algorithm::default(),
         };
-        let told = self.tell(&mut known, turned).and_then(|()| {
+        let told = self.tell(&mut known, turned, values).and_then(|()| {
+            self.tell_scales(known.product, values, scales)?;
             let sides = [
-                (if turned[0] { (rows, inner) } else { (inner, rows) }, sys::BF16),
-                (if turned[1] { (inner, columns) } else { (columns, inner) }, sys::BF16),
+                (if turned[0] { (rows, inner) } else { (inner, rows) }, kind),
+                (if turned[1] { (inner, columns) } else { (columns, inner) }, kind),
                 ((columns, rows), if narrow { sys::BF16 } else { sys::F32 }),
             ];
             for ((layout, stride), ((height, width), kind)) in
@@ -206,21 +268,34 @@ impl CublasLt {
         told.inspect_err(|_| self.forget(&known)).map(|()| known)
     }
 
-    fn tell(&self, known: &mut Known, turned: [bool; 2]) -> Result<(), String> {
+    fn tell(&self, known: &mut Known, turned: [bool; 2], values: Values) -> Result<(), String> {
         // SAFETY: writes a handle.
         let status = unsafe { (self.library.product_create)(&mut known.product, sys::COMPUTE_F32, sys::F32) };
         check(|| "cublasLtMatmulDescCreate".to_owned(), status)?;
-        // Theirs are exchanged: A is our right side, B our left.
         let (a, b) = (i32::from(turned[1]), i32::from(turned[0]));
         let [of_a, of_b] = sys::TRANSPOSED;
         for (attribute, value) in [(sys::POINTER_MODE, sys::ON_DEVICE), (of_a, a), (of_b, b)] {
-            // SAFETY: the value lives through the call and is as long as it says.
-            let status = unsafe {
-                (self.library.product_set)(known.product, attribute, std::ptr::from_ref(&value).cast(), 4)
-            };
-            check(|| format!("cublasLtMatmulDescSetAttribute of {attribute}"), status)?;
+            self.set(known.product, attribute, &value)?;
         }
-        Ok(())
+        let (_, Some(mode)) = values.numbers() else { return Ok(()) };
+        sys::SCALE_MODES.into_iter().try_for_each(|attribute| self.set(known.product, attribute, &mode))
+    }
+
+    /// Where the scales of A and B lie, if there are some.
+    fn tell_scales(&self, product: Handle, values: Values, scales: [DevicePtr; 2]) -> Result<(), String> {
+        if values == Values::Bf16 {
+            return Ok(());
+        }
+        let mut both = sys::SCALES.into_iter().zip(scales);
+        both.try_for_each(|(attribute, scales)| self.set(product, attribute, &scales.0))
+    }
+
+    fn set<T>(&self, product: Handle, attribute: c_int, value: &T) -> Result<(), String> {
+        // SAFETY: the value lives through the call and is as long as it says.
+        let status = unsafe {
+            (self.library.product_set)(product, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
+        };
+        check(|| format!("cublasLtMatmulDescSetAttribute of {attribute}"), status)
     }
 
     fn choose(&self, known: &mut Known, shape: &Shape, workspace: usize) -> Result<(), String> {

@@ -17,12 +17,24 @@ pub(crate) const COMPUTE_F32: c_int = 68;
 pub(crate) const F32: c_int = 0;
 /// `CUDA_R_16BF`
 pub(crate) const BF16: c_int = 14;
+/// `CUDA_R_8F_E4M3`
+pub(crate) const E4M3: c_int = 28;
+/// `CUDA_R_4F_E2M1`
+pub(crate) const E2M1: c_int = 33;
 /// `CUBLASLT_MATMUL_DESC_POINTER_MODE`, an i32
 pub(crate) const POINTER_MODE: c_int = 2;
 /// `CUBLASLT_POINTER_MODE_DEVICE`: both factors are read on the device
 pub(crate) const ON_DEVICE: i32 = 1;
 /// `CUBLASLT_MATMUL_DESC_TRANSA`, `_TRANSB`: an i32 each, `CUBLAS_OP_N` = 0, `CUBLAS_OP_T` = 1
 pub(crate) const TRANSPOSED: [c_int; 2] = [3, 4];
+/// `CUBLASLT_MATMUL_DESC_A_SCALE_POINTER`, `_B_`: an address each
+pub(crate) const SCALES: [c_int; 2] = [17, 18];
+/// `CUBLASLT_MATMUL_DESC_A_SCALE_MODE`, `_B_`: an i32 each
+pub(crate) const SCALE_MODES: [c_int; 2] = [31, 32];
+/// `CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3`
+pub(crate) const FOR_EACH_16: i32 = 1;
+/// `CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F`
+pub(crate) const FOR_EACH_ROW: i32 = 3;
 /// `CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES`, a u64
 pub(crate) const MOST_WORKSPACE: c_int = 1;
 /// `CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK`, a u32

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Result;
 use crate::output::{self, bytes};
-use crate::place::{Gpu, Gpus, Kernels, PlaceArgs, Unified, Wanted, cpu_kernels};
+use crate::place::{Gpu, Gpus, InBits, Kernels, PlaceArgs, Unified, Wanted, cpu_kernels};
 use paths::paths;
 
 /// Show what can compute here: kernels, GPUs, driver, libraries, memory, and which path is taken
@@ -81,13 +81,16 @@ fn refused() -> Vec<(Vec<String>, String)> {
         kernels: None,
         require: None,
         unified: Unified::Prefer,
+        compute: InBits::Auto,
     };
     let gpu = ("--device cuda".to_owned(), PlaceArgs { device: Wanted::Cuda(0), ..plain.clone() });
     let sets = Kernels::all()
         .map(|set| (format!("--require {set}"), PlaceArgs { require: Some(set), ..plain.clone() }));
     let shared = ("--unified require".to_owned(), PlaceArgs { unified: Unified::Require, ..plain.clone() });
+    let few_bits = [("--compute fp8", InBits::Fp8), ("--compute native-fp4", InBits::NativeFp4)]
+        .map(|(flag, compute)| (flag.to_owned(), PlaceArgs { compute, ..plain.clone() }));
     let mut found: Vec<(Vec<String>, String)> = Vec::new();
-    for (flag, args) in std::iter::once(gpu).chain(sets).chain([shared]) {
+    for (flag, args) in std::iter::once(gpu).chain(sets).chain([shared]).chain(few_bits) {
         let Some(failure) = args.refusal() else { continue };
         let reason = failure.text.replace('\n', "; ");
         let reason = reason.strip_prefix(&format!("{flag}: ")).unwrap_or(&reason);

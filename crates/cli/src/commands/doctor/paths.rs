@@ -1,7 +1,7 @@
 //! Which path each op takes on a place, and why.
 
 use halfbyte_cpu::Isa;
-use halfbyte_cuda::Device;
+use halfbyte_cuda::{Compute, Device};
 
 use crate::place::Place;
 
@@ -51,13 +51,9 @@ fn on_gpu(device: &Device, unified: bool) -> Vec<(&'static str, String)> {
         None => "own kernels on bf16 tensor cores: asked for by --kernels own".into(),
         Some(problem) => format!("own kernels on bf16 tensor cores: {problem}"),
     };
-    let fp4 = match major {
-        ..10 => "not used: this chip has no 4-bit units; weights are decoded to bf16",
-        _ => "not used: no path is written for these 4-bit units yet; weights are decoded to bf16",
-    };
-    let fp8 = match (major, device.properties().capability.1) {
-        (..8, _) | (8, ..9) => "not used: this chip has no 8-bit float units",
-        _ => "not used: no path is written for these 8-bit units yet; bf16 holds every weight exactly",
+    let few_bits = |compute: Compute, rounded: &str| match device.clone().compute(compute) {
+        Ok(()) => format!("with --compute {}: {rounded}", compute.name()),
+        Err(error) => format!("not here: {error}"),
     };
     let memory = match unified {
         true => "the machine's: what the system has free is the budget, files are read past its cache",
@@ -71,8 +67,8 @@ fn on_gpu(device: &Device, unified: bool) -> Vec<(&'static str, String)> {
         ("attention, both ways", "own kernels on bf16 tensor cores".into()),
         ("rounding and the optimizer", "own kernels, the bits of the CPU".into()),
         ("norms and all that is left", "own kernels".into()),
-        ("native NVFP4", fp4.into()),
-        ("FP8", fp8.into()),
+        ("native NVFP4", few_bits(Compute::NativeFp4, "exact weights, tokens rounded to 4 bits")),
+        ("FP8", few_bits(Compute::Fp8, "weights and tokens rounded to 8 bits")),
         ("memory", memory.into()),
     ]
 }
