@@ -11,7 +11,7 @@ use halfbyte_generate::{
     Binding, Conversation, Event, Limits, OnFull, Reply, Sampler, SamplerSettings, Style, Timing,
 };
 use halfbyte_ops::Backend;
-use halfbyte_plan::{Plan, memory};
+use halfbyte_plan::Plan;
 use serde_json::{Value, json};
 
 use crate::device::{self, ComputeArgs, scales_name};
@@ -19,6 +19,7 @@ use crate::embedded::{self, ModelArg};
 use crate::failure::{Code, Failure, Result};
 use crate::language;
 use crate::output::{Progress, bytes, grouped};
+use crate::place::Place;
 use crate::signals;
 
 /// Prompts longer than this show their progress on a terminal.
@@ -143,6 +144,7 @@ impl SamplingArgs {
 pub(crate) struct Talk {
     pub(crate) conversation: Conversation<Box<dyn Backend>>,
     pub(crate) plan: Plan,
+    pub(crate) place: Place,
     pub(crate) interrupt: Arc<AtomicBool>,
     binding: Binding,
     session: Option<PathBuf>,
@@ -180,7 +182,17 @@ impl Talk {
             conversation.set_system(system);
         }
         let interrupt = signals::watch(&[signal_hook::consts::SIGINT])?;
-        Ok(Talk { conversation, plan: opened.plan, interrupt, binding, session: args.session.clone() })
+        let (plan, place, session) = (opened.plan, opened.place, args.session.clone());
+        Ok(Talk { conversation, plan, place, interrupt, binding, session })
+    }
+
+    /// "memory 161 MB · planned 178 MB", of the device that computes.
+    pub(crate) fn memory_line(&self) -> String {
+        let planned = bytes(self.plan.peak_bytes() as u64);
+        match self.place.held() {
+            Some(held) => format!("memory {} · planned {planned}", bytes(held)),
+            None => format!("memory planned {planned}"),
+        }
     }
 
     /// One turn; `show` gets the reply as it comes.
@@ -268,15 +280,6 @@ pub(crate) fn statistics(timing: &Timing, context: usize) -> String {
         grouped(context as u64),
         if held == 0 { "" } else { " · the rest was in the cache" },
     )
-}
-
-/// "memory 161 MB of 178 MB planned"
-pub(crate) fn memory_line(plan: &Plan) -> String {
-    let planned = bytes(plan.peak_bytes() as u64);
-    match memory::peak_resident() {
-        Some(peak) => format!("memory {} · planned {planned}", bytes(peak)),
-        None => format!("memory planned {planned}"),
-    }
 }
 
 /// A turn for programs.

@@ -270,7 +270,7 @@ impl Chat {
             }
             None => println!("no turn yet"),
         }
-        println!("{}", talk::memory_line(&self.talk.plan));
+        println!("{}", self.talk.memory_line());
     }
 
     /// After a load: where the conversation stands.

@@ -4,7 +4,6 @@ use std::io::Read;
 
 use clap::Args;
 use halfbyte_generate::{Finish, Reply};
-use halfbyte_plan::memory;
 use serde_json::{Value, json};
 
 use crate::failure::{Code, Failure, Result};
@@ -60,7 +59,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if args.json {
         output::json(&report(&talk, turns));
     } else if args.stats {
-        eprintln!("{}", talk::memory_line(&talk.plan));
+        eprintln!("{}", talk.memory_line());
     }
     match interrupted {
         None => Ok(()),
@@ -107,7 +106,7 @@ fn report(talk: &Talk, turns: Vec<Value>) -> Value {
     report["turns"] = turns.into();
     report["memory"] = json!({
         "planned_peak_bytes": talk.plan.peak_bytes(),
-        "measured_peak_bytes": memory::peak_resident(),
+        "measured_peak_bytes": talk.place.held(),
     });
     report["cached_tokens"] = talk.conversation.decoder.tokens().len().into();
     report["context"] = talk.conversation.decoder.context().into();

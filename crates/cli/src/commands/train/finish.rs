@@ -1,6 +1,5 @@
 //! The end of a run: whether the model does what was asked of it, the report, what a person sees.
 
-use halfbyte_plan::memory;
 use halfbyte_train::{Check, Pair, Record, html, losses_of};
 use serde_json::{Value, json};
 
@@ -12,7 +11,6 @@ use crate::failure::{Code, Failure, Result};
 use crate::output;
 
 pub(super) fn finish(args: &TrainArgs, mut done: Done, spec: Option<&Spec>) -> Result<()> {
-    let measured = memory::peak_resident();
     let verdicts = match spec {
         None => Vec::new(),
         Some(spec) => {
@@ -39,7 +37,7 @@ pub(super) fn finish(args: &TrainArgs, mut done: Done, spec: Option<&Spec>) -> R
             "state_bytes": done.state_bytes,
             "parameters": done.parameters,
             "peak_bytes_planned": done.plan.peak_bytes(),
-            "peak_bytes_measured": measured,
+            "peak_bytes_measured": report.records.iter().map(|record| record.memory_measured).max(),
             "samples": report.samples.iter().map(pair_json).collect::<Vec<_>>(),
             "checks": report.checks.iter().map(check_json).collect::<Vec<_>>(),
             "model": done.model,

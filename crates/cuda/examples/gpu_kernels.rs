@@ -1,5 +1,5 @@
 //! Times of the ops that matter, on the first device, at the sizes of a Qwen3 of 4 billion weights:
-//! `cargo run --release -p halfbyte-cuda --example kernels [PATH OF libcublasLt.so]...`. Products are made by our own
+//! `cargo run --release -p halfbyte-cuda --example gpu_kernels [PATH OF libcublasLt.so]...`. Products are made by our own
 //! kernels and, where it is found, by cuBLASLt.
 
 use std::path::PathBuf;
