@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use clap::error::ErrorKind;
 use clap::{Arg, Command};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -84,10 +85,28 @@ pub(crate) fn flags(path: &Path, command: &Command, given: &dyn Fn(&str) -> bool
         };
         for value in values {
             let text = scalar(value).ok_or_else(|| bad("a text or a number, or a list of them"))?;
-            words.push(format!("--{name}={text}").into());
+            let word = format!("--{name}={text}");
+            if let Some(problem) = refused(command, &word) {
+                return Err(table.bad(
+                    (name, value),
+                    &problem,
+                    &format!("see `halfbyte help {}`", command.get_name()),
+                ));
+            }
+            words.push(word.into());
         }
     }
     Ok(words)
+}
+
+/// What the command says to a value by itself, if it refuses it; where flags do not fit together, all are looked at later.
+fn refused(command: &Command, word: &str) -> Option<String> {
+    let alone = command.clone().no_binary_name(true).mut_args(|arg| arg.required(false));
+    let error = alone.try_get_matches_from([word]).err()?;
+    let text = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
+        .then(|| error.to_string())?;
+    let said = text.strip_prefix("error: ").unwrap_or(&text).split("\n\n").next()?;
+    Some(said.trim().to_owned())
 }
 
 /// A value as it would stand on the command line.

@@ -194,7 +194,9 @@ fn settings_as_a_file_are_the_flags_and_flags_win() {
         ("steps = \n", 4, "line 1", "not TOML"),
         ("skip-empty = \"yes\"\n", 4, "skip-empty: this is", "true or false"),
         ("[steps]\na = 1\n", 4, "steps: this is a table", "write steps"),
-        ("steps = -3\n", 2, "--steps", "invalid"),
+        ("batch = 2\nsteps = -3\n", 4, "line 2: steps: invalid value '-3'", "help train"),
+        ("data = [\"a\",\n\"b:0\"]\n", 4, "line 2: data: invalid", "the weight 0 is not above 0"),
+        ("state = \"tiny\"\n", 4, "line 1: state: invalid", "possible values: default, lean"),
         ("config = \"x.toml\"\n", 4, "no key", "there are"),
     ] {
         let file = toy.write("wrong.toml", wrong);
@@ -215,6 +217,11 @@ fn a_run_goes_on_with_the_date_it_began_with() {
     ended(&train(&toy, "run", &["--date", "2001-02-03"]), 0);
     fs::remove_dir_all(toy.path("run/checkpoints/000012")).unwrap();
     ended(&train(&toy, "run", &["--resume"]), 0);
+    let report = fs::read_to_string(toy.path("run/report.html")).unwrap();
+    assert!(
+        report.contains("run/settings.toml --out ANOTHER"),
+        "the report repeats the command that only goes on"
+    );
     assert!(
         ended(&train(&toy, "run", &["--resume", "--date", "2002-02-03"]), 2).contains("data: fingerprint")
     );

@@ -98,8 +98,29 @@ pub(super) fn report(args: &TrainArgs, setup: &Setup, records: Vec<Record>) -> R
         title: format!("Training of {}", args.beginning().display()),
         ending: format!("{} steps taken", records.len()),
         facts: facts.map(|(name, value)| (name.to_string(), value)).to_vec(),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: command(args),
         records,
         ..Report::default()
+    }
+}
+
+/// What makes the same run again. One that went on is told by its settings: its own command would only go on.
+fn command(args: &TrainArgs) -> String {
+    let words: Vec<String> = match args.resume {
+        true => {
+            let settings = args.out.join("settings.toml").display().to_string();
+            ["halfbyte", "train", "--config", &settings, "--out", "ANOTHER"].map(str::to_owned).to_vec()
+        }
+        false => std::env::args().collect(),
+    };
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=./:,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
