@@ -11,6 +11,7 @@ mod keys;
 #[cfg(target_arch = "x86_64")]
 mod learn;
 mod linear;
+mod loss;
 pub mod measure;
 mod narrow;
 mod panel;
@@ -362,7 +363,30 @@ impl Backend for Cpu {
     }
 
     fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {
-        row_gradients::loss(self, logits, first, targets, state)
+        loss::forward(self, logits, first, targets, state)
+    }
+
+    fn loss_exponentials(
+        &mut self,
+        logits: Rows,
+        first: usize,
+        targets: &[u32],
+        state: Rows,
+        out: Rows,
+        sums: Rows,
+    ) -> Result<()> {
+        loss::exponentials(self, logits, first, targets, state, out, sums)
+    }
+
+    fn loss_input_gradient(
+        &mut self,
+        targets: &[u32],
+        state: Rows,
+        weight: f32,
+        of_targets: Rows,
+        dx: Rows,
+    ) -> Result<()> {
+        loss::input_gradient(self, targets, state, weight, of_targets, dx)
     }
 
     fn loss_gradient(
@@ -374,7 +398,7 @@ impl Backend for Cpu {
         weight: f32,
         out: Rows,
     ) -> Result<()> {
-        row_gradients::loss_gradient(self, logits, first, targets, state, weight, out)
+        loss::gradient(self, logits, first, targets, state, weight, out)
     }
 
     fn accumulate(&mut self, gradient: Rows, first: usize, to: &Stored, share: &Share) -> Result<()> {

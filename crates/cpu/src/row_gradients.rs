@@ -1,11 +1,10 @@
 //! Gradients that go row by row, or column by column where rows are summed: the reference's own
 //! lines, compiled for the instruction set.
 
-use halfbyte_ops::{Result, Rows, Vector, embed, linear, loss, residual, rms_norm, rope};
+use halfbyte_ops::{Result, Rows, Vector, embed, linear, residual, rms_norm, rope};
 
 use crate::Cpu;
 use crate::isa::for_isa;
-use crate::narrow::{Output, narrow};
 #[cfg(target_arch = "x86_64")]
 use crate::{Isa, arena::Place};
 
@@ -18,12 +17,7 @@ for_isa! { fn gain_part(x: &[f32], r: f32, dy: &[f32], dgain: &mut [f32]) { rms_
 for_isa! { fn bias_part(dy: &[f32], db: &mut [f32]) { linear::bias_gradient(dy, db) } }
 for_isa! { fn turn_back(dy: &mut [f32], turns: &[f32]) { rope::gradient_in_place(dy, turns) } }
 for_isa! { fn add_part(dy: &[f32], out: &mut [f32]) { residual::forward(dy, out) } }
-for_isa! { fn loss_row(logits: &[f32], first: usize, target: u32, state: &mut [f32]) { loss::forward(logits, first, target, state) } }
-for_isa! {
-fn loss_gradient_row(logits: &mut [f32], first: usize, target: u32, state: &[f32], weight: f32) {
-    loss::gradient(logits, first, target, state, weight)
-}
-}
+
 pub(crate) fn rms_norm_gradient(
     cpu: &mut Cpu,
     x: Rows,
@@ -136,49 +130,4 @@ pub(crate) unsafe fn add_embedded(
         // SAFETY: by the caller's promise.
         unsafe { add_part(isa, dy.slice(t * width, width), to.slice_mut(row * width, width)) };
     }
-}
-
-pub(crate) fn loss(cpu: &mut Cpu, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {
-    loss::check_shapes(logits, targets, state)?;
-    let (place, state) = (cpu.arena.rows("loss", logits)?, cpu.arena.rows("loss", state)?);
-    let (isa, width) = (cpu.isa, logits.columns);
-    cpu.for_rows(logits.rows, width, &|row| {
-        // SAFETY: each token's state is written by one chunk.
-        unsafe {
-            let state = state.slice_mut(row * loss::STATE, loss::STATE);
-            loss_row(isa, place.slice(row * width, width), first, targets[row], state);
-        }
-    });
-    Ok(())
-}
-
-pub(crate) fn loss_gradient(
-    cpu: &mut Cpu,
-    logits: Rows,
-    first: usize,
-    targets: &[u32],
-    state: Rows,
-    weight: f32,
-    out: Rows,
-) -> Result<()> {
-    loss::check_gradient(logits, targets, state, out)?;
-    let (place, state) = (cpu.arena.rows("loss", logits)?, cpu.arena.rows("loss", state)?);
-    let (isa, width, in_place) = (cpu.isa, logits.columns, logits.buffer == out.buffer);
-    let to = cpu.arena.output("loss", out)?;
-    cpu.for_rows(logits.rows, width, &|row| {
-        // SAFETY: each row is written by one chunk; logits and out are the same rows or apart.
-        unsafe {
-            let state = state.slice(row * loss::STATE, loss::STATE);
-            let logits = place.slice_mut(row * width, width);
-            loss_gradient_row(isa, logits, first, targets[row], state, weight);
-            match to {
-                Output::Narrow(out) => narrow(isa, logits, &mut out.row(row)),
-                Output::Wide(out, _) if !in_place => {
-                    out.slice_mut(row * width, width).copy_from_slice(logits)
-                }
-                Output::Wide(..) => {}
-            }
-        }
-    });
-    Ok(())
 }

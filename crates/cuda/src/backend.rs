@@ -205,6 +205,29 @@ impl Backend for Cuda {
         loss::forward(self, logits, first, targets, state)
     }
 
+    fn loss_exponentials(
+        &mut self,
+        logits: Rows,
+        first: usize,
+        targets: &[u32],
+        state: Rows,
+        out: Rows,
+        sums: Rows,
+    ) -> Result<()> {
+        loss::exponentials(self, logits, first, targets, state, out, sums)
+    }
+
+    fn loss_input_gradient(
+        &mut self,
+        targets: &[u32],
+        state: Rows,
+        weight: f32,
+        of_targets: Rows,
+        dx: Rows,
+    ) -> Result<()> {
+        loss::input_gradient(self, targets, state, weight, of_targets, dx)
+    }
+
     fn loss_gradient(
         &mut self,
         logits: Rows,

@@ -196,6 +196,29 @@ impl Backend for Box<dyn Backend> {
         (**self).loss(logits, first, targets, state)
     }
 
+    fn loss_exponentials(
+        &mut self,
+        logits: Rows,
+        first: usize,
+        targets: &[u32],
+        state: Rows,
+        out: Rows,
+        sums: Rows,
+    ) -> Result<()> {
+        (**self).loss_exponentials(logits, first, targets, state, out, sums)
+    }
+
+    fn loss_input_gradient(
+        &mut self,
+        targets: &[u32],
+        state: Rows,
+        weight: f32,
+        of_targets: Rows,
+        dx: Rows,
+    ) -> Result<()> {
+        (**self).loss_input_gradient(targets, state, weight, of_targets, dx)
+    }
+
     fn loss_gradient(
         &mut self,
         logits: Rows,

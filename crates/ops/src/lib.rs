@@ -254,6 +254,28 @@ pub trait Backend {
     ) -> Result<()>;
     /// Takes the logits of the words from `first` on into the tokens' state. See `loss`.
     fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()>;
+    /// The same, and out = e^(logit - m) with the m of the new state: in place of the logits, or elsewhere, where it may
+    /// be narrow and leaves nothing certain of the logits. Sums over the words so far that such numbers are factors of
+    /// become those of the new m. See `loss`.
+    fn loss_exponentials(
+        &mut self,
+        logits: Rows,
+        first: usize,
+        targets: &[u32],
+        state: Rows,
+        out: Rows,
+        sums: Rows,
+    ) -> Result<()>;
+    /// dx[t, k] = `weight` * (dx[t, k] / s - of_targets[t, k]), or zero where there is no target: the gradient of the
+    /// head's input from the sum of the head's rows times their exponentials and from the targets' rows. See `loss`.
+    fn loss_input_gradient(
+        &mut self,
+        targets: &[u32],
+        state: Rows,
+        weight: f32,
+        of_targets: Rows,
+        dx: Rows,
+    ) -> Result<()>;
     /// out = `weight` times the gradients of the tokens' losses by their logits: in their place, or elsewhere, where it
     /// may be narrow and leaves nothing certain of the logits. See `loss`.
     fn loss_gradient(

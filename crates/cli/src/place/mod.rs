@@ -66,11 +66,12 @@ impl Place {
     }
 
     /// Words of the vocabulary whose logits exist at a time, in a step of so many tokens. A GPU is not kept busy by
-    /// few of either.
-    pub(crate) fn words(&self, tokens: usize) -> usize {
+    /// few of either; where a model is wide, more of them lie in the room that a layer's values take anyway.
+    pub(crate) fn words(&self, hidden_size: usize, tokens: usize) -> usize {
+        let least = if hidden_size < 2048 { 2048 } else { 4096 };
         match self {
             Place::Cpu { .. } => 2048,
-            Place::Cuda { .. } => (4096 / tokens.max(1) * 2048).clamp(2048, 8192),
+            Place::Cuda { .. } => (4096 / tokens.max(1) * 2048).clamp(least, 8192),
         }
     }
 

@@ -217,7 +217,7 @@ impl<B: Backend> Training<B> {
     pub fn loss(&mut self, batch: &Batch) -> Result<f64> {
         let mut pass = self.pass(batch)?;
         self.there(batch, &mut pass, &mut Observer::nobody())?;
-        self.measure(batch, &pass)
+        self.measure(batch, &pass, false)
     }
 
     /// Mean loss of the trained tokens; `learner` is given the gradient of that mean.
@@ -237,7 +237,7 @@ impl<B: Backend> Training<B> {
         let mut pass = self.pass(batch)?;
         pass.keep = !self.kept.is_empty();
         self.there(batch, &mut pass, &mut Observer::nobody())?;
-        let mean = self.measure(batch, &pass)?;
+        let mean = self.measure(batch, &pass, true)?;
         if !mean.is_finite() {
             self.wipe()?;
             return Err(Error::LossNotFinite);

@@ -1,8 +1,8 @@
 //! Norm, head and loss over chunks of the vocabulary, and the tables' gradients.
 //!
-//! The logits of a chunk are computed up to three times: for the loss, for the gradient of the
-//! head's input, and, where embedding and head are one table, once more at the very end, when the
-//! embedding's share is known too. So no gradient of a whole table ever exists.
+//! The logits of a chunk are computed once for the loss and the gradient of the head's input, and once more
+//! where the head learns: where it is the embedding too, at the very end, when that one's share is known. So no
+//! gradient of a whole table ever exists.
 
 use halfbyte_checkpoint::TensorName;
 use halfbyte_ops::learn::Factors;
@@ -14,8 +14,9 @@ use crate::block::{self, Pass};
 use crate::error::{Error, Result};
 
 impl<B: Backend> Training<B> {
-    /// Mean loss of the trained tokens.
-    pub(super) fn measure(&mut self, batch: &Batch, pass: &Pass) -> Result<f64> {
+    /// Mean loss of the trained tokens. If it is for the way `back`, the head's rows are summed up on the way, each
+    /// with what will be its share in the gradient of the head's input.
+    pub(super) fn measure(&mut self, batch: &Batch, pass: &Pass, back: bool) -> Result<f64> {
         let tokens = batch.tokens.len();
         let normed = self.final_normed(tokens);
         self.backend.rms_norm(pass.at.residual, self.final_norm, pass.norm_eps, normed)?;
@@ -24,7 +25,14 @@ impl<B: Backend> Training<B> {
         self.backend.write(state.buffer, &values)?;
         for first in (0..self.head.rows).step_by(self.words) {
             let logits = self.logits(first, normed)?;
-            self.backend.loss(logits, first, &batch.targets, state)?;
+            if !back {
+                self.backend.loss(logits, first, &batch.targets, state)?;
+                continue;
+            }
+            let (out, sums) = (self.in_place_of(logits), self.d_normed(tokens));
+            self.backend.loss_exponentials(logits, first, &batch.targets, state, out, sums)?;
+            let chunk = self.chunk(self.head, first)?;
+            self.backend.linear_input_gradient(out, &chunk, sums, first > 0)?;
         }
         self.backend.read(state, &mut values)?;
         let of_token = values.chunks_exact(loss::STATE).zip(&batch.targets);
@@ -44,7 +52,7 @@ impl<B: Backend> Training<B> {
         Ok(all)
     }
 
-    /// The gradient of what enters the final norm; an untied head's weights learn.
+    /// The gradient of what enters the final norm, after [`Training::measure`]; an untied head's weights learn.
     pub(super) fn head_back(
         &mut self,
         batch: &Batch,
@@ -52,19 +60,20 @@ impl<B: Backend> Training<B> {
         learner: &mut dyn Learner<B>,
     ) -> Result<()> {
         let tokens = batch.tokens.len();
-        let normed = self.final_normed(tokens);
-        let d_normed = self.rows(Value::DNormed, tokens, normed.columns);
-        for first in (0..self.head.rows).step_by(self.words) {
-            let logits = self.logit_gradients(first, normed, batch)?;
-            let chunk = self.chunk(self.head, first)?;
-            self.backend.linear_input_gradient(logits, &chunk, d_normed, first > 0)?;
-            if !self.architecture.tied && learner.wants(TensorName::Head) {
-                let factors = self.head_factors(first, logits, normed);
+        let (d_normed, d_residual) = (self.d_normed(tokens), self.d_residual(tokens));
+        // A token without a target needs no row: any does.
+        let row = |target: &u32| if *target == loss::UNTRAINED { 0 } else { *target };
+        let rows: Vec<u32> = batch.targets.iter().map(row).collect();
+        self.backend.embed(&rows, &self.head, d_residual)?;
+        let state = self.state(tokens);
+        self.backend.loss_input_gradient(&batch.targets, state, self.weight, d_residual, d_normed)?;
+        if !self.architecture.tied && learner.wants(TensorName::Head) {
+            for first in (0..self.head.rows).step_by(self.words) {
+                let factors = self.head_factors(first, batch)?;
                 let room = self.buffer(Value::Gradient);
                 learner.learn_from(&mut self.backend, TensorName::Head, &factors, room)?;
             }
         }
-        let d_residual = self.rows(Value::DResidual, tokens, normed.columns);
         self.backend.clear(d_residual)?;
         let norm = (TensorName::FinalNorm, self.final_norm);
         self.norm_back(pass.at.residual, norm, pass.norm_eps, d_normed, d_residual, learner)
@@ -75,14 +84,11 @@ impl<B: Backend> Training<B> {
         if !learner.wants(TensorName::Embedding) {
             return Ok(());
         }
-        let tokens = batch.tokens.len();
-        let normed = self.final_normed(tokens);
-        let d_residual = self.rows(Value::DResidual, tokens, normed.columns);
+        let d_residual = self.d_residual(batch.tokens.len());
         for first in (0..self.embedding.rows).step_by(self.words) {
             if self.architecture.tied {
-                let logits = self.logit_gradients(first, normed, batch)?;
                 let embedded = Some((&batch.tokens[..], d_residual));
-                let factors = Factors { embedded, ..self.head_factors(first, logits, normed) };
+                let factors = Factors { embedded, ..self.head_factors(first, batch)? };
                 let room = self.buffer(Value::Gradient);
                 learner.learn_from(&mut self.backend, TensorName::Embedding, &factors, room)?;
                 continue;
@@ -97,13 +103,26 @@ impl<B: Backend> Training<B> {
     }
 
     /// What the head's gradient is made of, from word `first` on.
-    fn head_factors(&self, first: usize, dy: Rows, x: Rows) -> Factors<'static> {
-        Factors { first, dy, x, exact: self.head.format == WeightFormat::F32, embedded: None }
+    fn head_factors(&mut self, first: usize, batch: &Batch) -> Result<Factors<'static>> {
+        let tokens = batch.tokens.len();
+        let x = self.final_normed(tokens);
+        let logits = self.logits(first, x)?;
+        let (state, dy) = (self.state(tokens), self.in_place_of(logits));
+        self.backend.loss_gradient(logits, first, &batch.targets, state, self.weight, dy)?;
+        Ok(Factors { first, dy, x, exact: self.head.format == WeightFormat::F32, embedded: None })
     }
 
     fn final_normed(&self, tokens: usize) -> Rows {
         let rows = self.rows(Value::FinalNormed, tokens, self.architecture.hidden_size);
         block::input(rows, &[Matrix { weight: self.head, bias: None }])
+    }
+
+    fn d_normed(&self, tokens: usize) -> Rows {
+        self.rows(Value::DNormed, tokens, self.architecture.hidden_size)
+    }
+
+    fn d_residual(&self, tokens: usize) -> Rows {
+        self.rows(Value::DResidual, tokens, self.architecture.hidden_size)
     }
 
     fn state(&self, tokens: usize) -> Rows {
@@ -123,15 +142,11 @@ impl<B: Backend> Training<B> {
         Ok(out)
     }
 
-    /// As the products of the head take them.
-    fn logit_gradients(&mut self, first: usize, normed: Rows, batch: &Batch) -> Result<Rows> {
-        let logits = self.logits(first, normed)?;
-        let state = self.state(normed.rows);
-        let out = match self.head.format {
+    /// Where what is made of logits goes, as the products of the head take it.
+    fn in_place_of(&self, logits: Rows) -> Rows {
+        match self.head.format {
             WeightFormat::F32 => logits,
             _ => self.rows(Value::DLogits, logits.rows, logits.columns).narrow(),
-        };
-        self.backend.loss_gradient(logits, first, &batch.targets, state, self.weight, out)?;
-        Ok(out)
+        }
     }
 }

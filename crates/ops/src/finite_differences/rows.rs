@@ -102,7 +102,12 @@ fn cross_entropy<B: Backend>(make: &impl Fn(usize) -> B, tokens: usize, vocabula
         };
         rows.map(of_row).sum::<f64>() / trained
     };
+    // A head whose product is the logits, for the gradient of its input.
+    let columns = 21;
+    let head = numbers(2, vocabulary * columns);
     let mut bench = Bench::new(make);
+    let weight = bench.weight(WeightFormat::F32, vocabulary, columns, &head).0;
+    let dx = bench.output(tokens, columns);
     let state = bench.rows(tokens, loss::STATE, &loss::START.repeat(tokens));
     let mut parts = Vec::new();
     for first in (0..vocabulary).step_by(chunk) {
@@ -110,7 +115,11 @@ fn cross_entropy<B: Backend>(make: &impl Fn(usize) -> B, tokens: usize, vocabula
         let values: Vec<f32> =
             logits.chunks(vocabulary).flat_map(|row| &row[first..first + width]).copied().collect();
         let rows = bench.rows(tokens, width, &values);
-        bench.backend.loss(rows, first, &targets, state).unwrap();
+        let out = bench.output(tokens, width);
+        bench.backend.loss_exponentials(rows, first, &targets, state, out, dx).unwrap();
+        let chunk = weight.slice(first, width).unwrap();
+        bench.backend.linear_input_gradient(out, &chunk, dx, first > 0).unwrap();
+        bench.backend.write(rows.buffer, &values).unwrap();
         parts.push((first, rows));
     }
     let states = bench.read(state);
@@ -118,8 +127,19 @@ fn cross_entropy<B: Backend>(make: &impl Fn(usize) -> B, tokens: usize, vocabula
     let got = of_token.map(|(_, loss)| loss).sum::<f64>() / trained;
     judge(&[got as f32], &[mean(&wide(&logits))], EXACT, "loss");
     let by_logits = slopes(&logits, mean);
+    let of_targets = bench.output(tokens, columns);
+    for (t, target) in targets.iter().enumerate().filter(|(t, _)| !masked(*t)) {
+        bench.backend.embed(&[*target], &weight, of_targets.slice(t, 1)).unwrap();
+    }
+    let weight = (1.0 / trained) as f32;
+    bench.backend.loss_input_gradient(&targets, state, weight, of_targets, dx).unwrap();
+    let by_x = by_logits.chunks(vocabulary).flat_map(|of_token| {
+        let column = |c| (0..vocabulary).map(|v| of_token[v] * f64::from(head[v * columns + c])).sum::<f64>();
+        (0..columns).map(column).collect::<Vec<f64>>()
+    });
+    judge(&bench.read(dx), &by_x.collect::<Vec<f64>>(), EXACT, "loss, the head's input");
     for (first, rows) in parts {
-        bench.backend.loss_gradient(rows, first, &targets, state, (1.0 / trained) as f32, rows).unwrap();
+        bench.backend.loss_gradient(rows, first, &targets, state, weight, rows).unwrap();
         let columns = by_logits.chunks(vocabulary).flat_map(|row| &row[first..first + rows.columns]);
         judge(&bench.read(rows), &columns.copied().collect::<Vec<f64>>(), EXACT, "loss, logits");
     }

@@ -56,7 +56,7 @@ impl Size<'_> {
             RecomputeArg::None => Recompute::None,
         };
         let (recipe, gradient) = (self.state.recipe(), self.gradient);
-        let vocabulary_chunk = place.words(self.batch * self.length);
+        let vocabulary_chunk = place.words(self.architecture.hidden_size, self.batch * self.length);
         TrainingSettings { vocabulary_chunk, recipe, gradient, recompute }
     }
 
