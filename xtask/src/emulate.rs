@@ -9,13 +9,14 @@ use std::process::Command;
 const FOLDER: &str = "crates/cuda";
 
 /// Nothing is contracted, as in PTX; an access that a GPU would refuse ends the program.
-const OPTIONS: [&str; 9] = [
+const OPTIONS: [&str; 10] = [
     "-std=c++17",
     "-O1",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
     "-fPIC",
     "-w",
+    "-Wno-psabi",
     "-U_FORTIFY_SOURCE",
     "-fsanitize=alignment",
     "-fsanitize-undefined-trap-on-error",

@@ -16,6 +16,7 @@
 #define __noinline__
 #define __shared__ static // blocks run one after the other, but for those that wait for each other
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define dynamic_shared emulated_shared
 #define aligned_shared emulated_shared
 
@@ -49,6 +50,10 @@ constexpr int SLOT = 32;
 void wait_for_block();
 // Lets others run, of other blocks too.
 void wait_for_others();
+// Who has waited for them found what he looked for.
+void go_on_after_others();
+// Shared memory of a block, of those that are there at the same time.
+unsigned char *shared_of(unsigned block);
 // Gives the slots of all 32, once all have come.
 const unsigned char *wait_for_warp(Together what, const void *mine, int bytes);
 void copy_later(void *to, const void *from, int bytes, bool there);
@@ -232,4 +237,5 @@ static inline void end_copies() { end_group(); }
 template <int COUNT> void wait_for_copies_but() { copy_now(COUNT); }
 static inline void wait_for_copies() { end_group(), copy_now(0); }
 
+#include "boxes.h"
 #include "warpgroup.h"

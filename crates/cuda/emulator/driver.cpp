@@ -86,6 +86,16 @@ int cuModuleGetFunction(void **function, void *, const char *name) {
     return found == kernels().end() ? 500 : (*function = &*found, 0);
 }
 
+// Matrices of bf16 alone, in boxes of 64 x 64 whose chunks are exchanged, with zeros around.
+int cuTensorMapEncodeTiled(EmulatedMap *map, int type, unsigned dimensions, const unsigned char *at,
+                           const unsigned long long *sizes, const unsigned long long *apart, const unsigned *box,
+                           const unsigned *steps, int interleave, int exchanged, int, int fill) {
+    bool aligned = (size_t)at % 16 == 0 && *apart % 16 == 0, whole = sizes[0] > 0 && sizes[1] > 0;
+    bool ours = type == 9 && dimensions == 2 && box[0] == 64 && box[1] == 64 && steps[0] == 1 && steps[1] == 1;
+    if (!aligned || !whole || !ours || interleave != 0 || exchanged != 3 || fill != 0) return 1;
+    return *map = {at, sizes[0], sizes[1], *apart}, 0;
+}
+
 int cuFuncSetAttribute(void *, int, int bytes) { return bytes > (int)MOST_SHARED; }
 
 // As in sys.rs.
@@ -107,14 +117,15 @@ int cuLaunchKernelEx(const LaunchSettings *of, void *function, void **arguments,
     // Part of a warp would be allowed, but no kernel of ours wants it.
     if (blocks[0] * blocks[1] * blocks[2] == 0 || threads == 0 || threads % 32 != 0 || threads > MOST_THREADS) return 1;
     if (of->shared > MOST_SHARED || blocks[1] > 65535 || blocks[2] > 65535) return 1;
-    // The only attribute that we set: all blocks are there at the same time. Others run one after the other.
-    bool together = of->count > 0;
+    // The attributes that we set: all blocks are there at the same time, or pairs. Others run one after the other.
+    bool together = of->count > 0 && of->attributes->id == 2, pairs = of->count > 0 && of->attributes->id == 4;
     if (together && (blocks[0] > MULTIPROCESSORS || blocks[1] * blocks[2] > 1)) return 1;
+    if (pairs && blocks[0] % 2 != 0) return 1;
     const Kernels::value_type &kernel = *(Kernels::value_type *)function;
     Launch launch = {kernel.first.c_str(), &kernel.second, arguments, of->shared};
     static bool backwards = getenv("HALFBYTE_EMULATE_BACKWARDS") != nullptr;
     gridDim = {blocks[0], blocks[1], blocks[2]}, blockDim = {by[0], by[1], by[2]};
-    unsigned at_once = together ? blocks[0] : 1;
+    unsigned at_once = together ? blocks[0] : pairs ? 2 : 1;
     for (unsigned z = 0; z < blocks[2]; z++)
         for (unsigned y = 0; y < blocks[1]; y++)
             for (unsigned x = 0; x < blocks[0]; x += at_once) run_blocks(launch, {x, y, z}, at_once, backwards);

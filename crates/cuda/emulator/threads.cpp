@@ -48,6 +48,8 @@ std::vector<std::array<unsigned char, SLOT>> slots[2];
 jmp_buf scheduler;
 const Launch *launch;
 size_t current;
+// Whether the thread that runs found what it had looked for.
+bool found;
 
 [[noreturn]] void fail(const char *problem) {
     fprintf(stderr, "%s: %s\n", launch->name, problem);
@@ -118,8 +120,9 @@ bool run_block(size_t block, size_t count, bool backwards) {
             Thread &thread = *threads[current];
             if (thread.state != Ready && thread.state != Looking) continue;
             threadIdx = {own % blockDim.x, own / blockDim.x % blockDim.y, own / blockDim.x / blockDim.y};
+            found = false;
             go_on();
-            moved = moved || thread.state != Looking;
+            moved = moved || found || thread.state != Looking;
         }
         moved = release_warps(block, count) || moved;
         if (!release_block(block, count) && !moved) return ever;
@@ -136,6 +139,8 @@ bool done(size_t count) {
 
 void wait_for_block() { wait(AtBlock); }
 void wait_for_others() { wait(Looking); }
+void go_on_after_others() { found = true; }
+unsigned char *shared_of(unsigned block) { return shared[block]->bytes; }
 
 const unsigned char *wait_for_warp(Together what, const void *mine, int bytes) {
     Thread &thread = *threads[current];

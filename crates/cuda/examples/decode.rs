@@ -198,7 +198,7 @@ fn others(cuda: &mut Cuda, layers: &[Layer], at: &Values) -> Result<()> {
 /// A backend whose arena is full of numbers.
 fn filled(device: &Device) -> Result<Cuda> {
     let (heads, _, head_dim) = HEADS;
-    let need = ScratchNeed { tokens: 8, heads, head_dim, context: CONTEXT, library: false };
+    let need = ScratchNeed { tokens: 8, heads, head_dim, context: CONTEXT, decodes_before: false };
     let scratch = Buffer { offset: ARENA, bytes: need.bytes() };
     let mut cuda = Cuda::new(device, ARENA + scratch.bytes, scratch)?;
     measure::fill(&mut cuda, Buffer { offset: 0, bytes: ARENA })?;

@@ -34,7 +34,7 @@ impl Bench {
             heads: HEADS.0,
             head_dim: HEADS.2,
             context: CONTEXT,
-            library: true,
+            decodes_before: true,
         };
         let scratch = Buffer { offset: ARENA, bytes: need.bytes().max(64 << 20) };
         let mut cuda = Cuda::new(device, ARENA + scratch.bytes, scratch)?;

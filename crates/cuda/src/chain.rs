@@ -3,6 +3,7 @@
 use halfbyte_ops::Result;
 
 use crate::Cuda;
+use crate::driver::LaunchAttribute;
 use crate::launch::{DevicePtr, Grid, args};
 
 /// Threads of a block.
@@ -105,7 +106,8 @@ impl Cuda {
         let list = self.upload("chain", &words)?;
         let arguments = args![list, stages, self.arrivals(), self.chain.arrived];
         let grid = Grid { shared: shared as u32, ..Grid::line(self.chain_blocks(), THREADS as u32) };
-        self.device.start(kernel, grid, arguments, stages > 1)?;
+        let together = (stages > 1).then_some(LaunchAttribute::TOGETHER);
+        self.device.start(kernel, grid, arguments, together)?;
         let ends = grid.blocks.0.wrapping_mul(stages as u32);
         self.chain.arrived = self.chain.arrived.wrapping_add(ends);
         self.chain.last = None;

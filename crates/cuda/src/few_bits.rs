@@ -50,7 +50,8 @@ impl Compute {
 impl Device {
     /// Has these products computed so, or says why they cannot be.
     pub fn compute(&mut self, compute: Compute) -> Result<()> {
-        let Some(library) = self.library.as_mut() else {
+        let cublaslt = self.has_library();
+        let Some(library) = self.library.as_mut().filter(|_| cublaslt) else {
             let why = self.library_problem.as_deref().unwrap_or("our own products are in use");
             return Err(Error::Device(format!("only cuBLASLt has such products: {why}")));
         };

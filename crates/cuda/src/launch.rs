@@ -128,18 +128,48 @@ impl Kernels {
 impl Cuda {
     /// Starts a kernel behind what was started before it.
     pub(crate) fn launch(&mut self, kernel: &'static str, grid: Grid, arguments: &[Arg]) -> Result<()> {
-        self.noted(kernel, |cuda| cuda.device.start(kernel, grid, arguments, false))
+        self.noted(kernel, |cuda| cuda.device.start(kernel, grid, arguments, None))
     }
 }
 
 impl Device {
-    /// Starts a kernel; `together` if its blocks wait for each other.
+    /// Starts a kernel with these arguments.
     pub(crate) fn start(
         &self,
         kernel: &'static str,
         grid: Grid,
         arguments: &[Arg],
-        together: bool,
+        attribute: Option<LaunchAttribute>,
+    ) -> Result<()> {
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
+        for (pointer, argument) in pointers[..arguments.len()].iter_mut().zip(arguments) {
+            *pointer = std::ptr::from_ref(&argument.0).cast_mut().cast();
+        }
+        self.start_pointed(kernel, grid, &mut pointers, attribute)
+    }
+
+    /// Starts a kernel with one argument, laid out as it declares it.
+    pub(crate) fn start_with<T>(
+        &self,
+        kernel: &'static str,
+        grid: Grid,
+        argument: &T,
+        attribute: LaunchAttribute,
+    ) -> Result<()> {
+        self.start_pointed(
+            kernel,
+            grid,
+            &mut [std::ptr::from_ref(argument).cast_mut().cast()],
+            Some(attribute),
+        )
+    }
+
+    fn start_pointed(
+        &self,
+        kernel: &'static str,
+        grid: Grid,
+        pointers: &mut [*mut c_void],
+        attribute: Option<LaunchAttribute>,
     ) -> Result<()> {
         // The driver takes no launch of nothing.
         if grid.blocks.0 == 0 || grid.blocks.1 == 0 || grid.blocks.2 == 0 {
@@ -147,18 +177,13 @@ impl Device {
         }
         let session = &self.session;
         let function = self.kernels.borrow_mut().find(self, kernel, grid.shared)?;
-        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
-        for (pointer, argument) in pointers[..arguments.len()].iter_mut().zip(arguments) {
-            *pointer = std::ptr::from_ref(&argument.0).cast_mut().cast();
-        }
-        let attribute = LaunchAttribute::TOGETHER;
         let settings = LaunchSettings {
             blocks: grid.blocks.into(),
             threads: grid.threads.into(),
             shared: grid.shared,
             stream: session.stream,
-            attributes: &attribute,
-            count: u32::from(together),
+            attributes: attribute.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+            count: u32::from(attribute.is_some()),
         };
         let driver = &session.driver;
         // SAFETY: the function is of a loaded module; settings and arguments live through the call, which reads them;

@@ -1,7 +1,7 @@
 //! An NVIDIA GPU as a backend: one arena of its memory, one stream, kernels embedded as PTX.
 //!
 //! Only the driver's library is needed, and it is found at run time (`driver`); cuBLASLt makes the products of many
-//! tokens where one is found too (`library`). Each op has its
+//! tokens where one is found too, or our own warpgroups where the chip has them (`library`). Each op has its
 //! launches in `<op>.rs` and its kernels in `<op>.cu` beside it; `cargo run -p xtask -- ptx` makes
 //! `ptx/<op>.ptx` of them. All is asynchronous but what brings values back to the host.
 //!
@@ -32,6 +32,7 @@ mod loss;
 pub mod measure;
 mod one_token;
 mod product_gradients;
+mod product_warpgroup;
 mod profile;
 mod ptx;
 mod residual;
@@ -90,6 +91,7 @@ impl Device {
         let session = Session::open(driver, ordinal)?;
         let (kernels, library, library_problem) = (Rc::default(), None, None);
         let mut device = Device { kernels, session, properties, library, library_problem, taken: 0 };
+        device.library = library::Library::own(&device);
         device.look()?;
         Ok(device)
     }
@@ -133,8 +135,8 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// An arena of `bytes` on a device, with `scratch` inside it. Where that has no room for the library's products,
-    /// all are our own.
+    /// An arena of `bytes` on a device, with `scratch` inside it. Where that has no room for decoded weights, all are
+    /// decoded on the way.
     pub fn new(device: &Device, bytes: usize, scratch: Buffer) -> Result<Cuda> {
         let session = &device.session;
         let library = device.library.clone().filter(|_| scratch.bytes >= library::SCRATCH);
@@ -189,9 +191,23 @@ pub(crate) mod tests {
         if let Err(error) = asked {
             return eprintln!("skipped: {error}");
         }
+        whole_and_in_parts(device, contract);
+    }
+
+    fn whole_and_in_parts(mut device: Device, contract: impl Fn(&dyn Fn(usize) -> Cuda, usize)) {
         for most in [(usize::MAX, usize::MAX), (16, 64)] {
             device.library.as_mut().unwrap().most = most;
             on(&device, library::SCRATCH, |make| contract(make, most.0));
+        }
+    }
+
+    /// The same by our own warpgroups, where the chip has them.
+    fn by_warpgroups(contract: impl Fn(&dyn Fn(usize) -> Cuda)) {
+        let Some(mut device) = device() else { return };
+        device.library = library::Library::own(&device).map(|own| own.for_all());
+        match device.library {
+            Some(_) => whole_and_in_parts(device, |make, _| contract(make)),
+            None => eprintln!("skipped: {} has no products of warpgroups", device.properties.name),
         }
     }
 
@@ -225,6 +241,16 @@ pub(crate) mod tests {
     #[test]
     fn linear_by_the_library() {
         by_the_library(|make| halfbyte_ops::linear::contract(make));
+    }
+
+    #[test]
+    fn linear_by_warpgroups() {
+        by_warpgroups(|make| halfbyte_ops::linear::contract(make));
+    }
+
+    #[test]
+    fn gated_by_warpgroups() {
+        by_warpgroups(|make| halfbyte_ops::gated::contract(make));
     }
 
     #[test]

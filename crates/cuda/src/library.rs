@@ -1,6 +1,7 @@
-//! Products of many tokens by cuBLASLt, where one is in use. The weight is decoded into scratch, as much of it as
-//! has room, and multiplied by all tokens; then the next part of the results. Rows that are not narrow are rounded
-//! into scratch first, as our own kernels round them on their way; on the way forward perhaps to fewer bits (`few_bits`).
+//! Products of many tokens by cuBLASLt, where one is in use, or else by our own warpgroups where the chip has them
+//! (`product_warpgroup`). The weight is decoded into scratch, as much of it as has room, and multiplied by all tokens;
+//! then the next part of the results. Rows that are not narrow are rounded into scratch first, as our other kernels
+//! round them on their way; on the way forward perhaps to fewer bits (`few_bits`).
 
 mod forward;
 
@@ -16,11 +17,11 @@ use halfbyte_ops::{Result, Rows, Weight, WeightFormat};
 use crate::cublaslt::{self, CublasLt, Operand, Results, Values};
 use crate::few_bits::Compute;
 use crate::launch::{DevicePtr, Grid, args};
-use crate::{Cuda, Device, residual};
+use crate::{Cuda, Device, product_warpgroup, residual};
 
 pub(crate) use forward::{gated, linear};
 
-/// Tokens from which on the library is faster than our own kernels.
+/// Tokens from which on these are faster than kernels that decode weights on the way.
 pub const MANY: usize = 256;
 
 /// Bytes of scratch: for a decoded part, for rounded rows, for results that are mixed at once, for the library.
@@ -35,10 +36,17 @@ const ALIGNMENT: usize = 256;
 /// Bytes of scratch for all of them.
 pub(crate) const SCRATCH: usize = DECODED + ROUNDED + RESULTS + WORKSPACE + ALIGNMENT;
 
-/// The library in use, and how it is used.
+/// What multiplies.
+#[derive(Clone)]
+enum By {
+    CublasLt(Rc<RefCell<CublasLt>>),
+    Warpgroups,
+}
+
+/// What is in use, and how it is used.
 #[derive(Clone)]
 pub(crate) struct Library {
-    inner: Rc<RefCell<CublasLt>>,
+    by: By,
     /// Tokens from which on.
     from: usize,
     /// In what it computes where it can.
@@ -48,15 +56,37 @@ pub(crate) struct Library {
 }
 
 impl Library {
+    fn new(by: By, from: usize) -> Library {
+        Library { by, from, compute: Compute::Bf16, most: (usize::MAX, usize::MAX) }
+    }
+
+    /// Our own, where the chip has such products.
+    pub(crate) fn own(device: &Device) -> Option<Library> {
+        product_warpgroup::fits(device).then(|| Library::new(By::Warpgroups, MANY))
+    }
+
+    /// The same for products of any number of tokens.
+    pub(crate) fn for_all(&self) -> Library {
+        Library { from: 1, ..self.clone() }
+    }
+
     /// "cuBLASLt 13.0"
     pub(crate) fn name(&self) -> String {
-        let (major, minor) = self.inner.borrow().version();
-        format!("cuBLASLt {major}.{minor}")
+        match &self.by {
+            By::CublasLt(inner) => {
+                let (major, minor) = inner.borrow().version();
+                format!("cuBLASLt {major}.{minor}")
+            }
+            By::Warpgroups => "own warpgroups".to_owned(),
+        }
     }
 
     /// Whether it multiplies such values, or why not.
     pub(crate) fn has(&self, values: Values) -> std::result::Result<(), String> {
-        self.inner.borrow().has(values, WORKSPACE)
+        match &self.by {
+            By::CublasLt(inner) => inner.borrow().has(values, WORKSPACE),
+            By::Warpgroups => Err("only cuBLASLt has them".to_owned()),
+        }
     }
 }
 
@@ -66,8 +96,7 @@ impl Device {
     pub fn use_library(&mut self, places: &[PathBuf], from: usize) -> Result<()> {
         let found = CublasLt::open(&self.session, places);
         self.library_problem = found.as_ref().err().map(ToString::to_string);
-        let inner = Rc::new(RefCell::new(found?));
-        self.library = Some(Library { inner, from, compute: Compute::Bf16, most: (usize::MAX, usize::MAX) });
+        self.library = Some(Library::new(By::CublasLt(Rc::new(RefCell::new(found?))), from));
         self.look()
     }
 
@@ -76,8 +105,13 @@ impl Device {
         self.library_problem.as_deref()
     }
 
-    /// Whether a library makes the products of many tokens.
+    /// Whether cuBLASLt makes the products of many tokens.
     pub fn has_library(&self) -> bool {
+        self.library.as_ref().is_some_and(|library| matches!(library.by, By::CublasLt(_)))
+    }
+
+    /// Whether products of many tokens are made of weights that are decoded into scratch before.
+    pub fn decodes_before(&self) -> bool {
         self.library.is_some()
     }
 
@@ -114,8 +148,10 @@ fn places(cuda: &Cuda, op: &'static str) -> Result<Places> {
 fn multiply(cuda: &mut Cuda, op: &'static str, product: &cublaslt::Product) -> Result<()> {
     let workspace = places(cuda, op)?.workspace;
     cuda.noted(op, |cuda| match &cuda.device.library {
-        Some(library) => library.inner.borrow_mut().multiply(product, workspace, WORKSPACE),
-        None => Ok(()),
+        Some(Library { by: By::CublasLt(inner), .. }) => {
+            inner.borrow_mut().multiply(product, workspace, WORKSPACE)
+        }
+        _ => product_warpgroup::multiply(&cuda.device, product),
     })
 }
 

@@ -13,14 +13,14 @@ pub struct ScratchNeed {
     pub head_dim: usize,
     /// Positions of the cache.
     pub context: usize,
-    /// Whether cuBLASLt makes the products of many tokens.
-    pub library: bool,
+    /// Whether weights are decoded into scratch for products of many tokens ([`crate::Device::decodes_before`]).
+    pub decodes_before: bool,
 }
 
 impl ScratchNeed {
     /// Bytes of scratch that every op of such a run finds enough.
     pub fn bytes(&self) -> usize {
-        let products = if self.library && self.tokens >= MANY { library::SCRATCH } else { 0 };
+        let products = if self.decodes_before && self.tokens >= MANY { library::SCRATCH } else { 0 };
         attend::scratch(self.tokens, self.heads, self.head_dim, self.context).max(products)
     }
 }

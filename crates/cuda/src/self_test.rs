@@ -19,7 +19,13 @@ const FAMILIES: [(&str, Contract); 5] = [
     ("the loss", |make| loss::contract(make)),
 ];
 
-/// What a check was made of, for who remembers it: the chip, the driver and the kernels.
+/// Again as products of many tokens are made, where they are made in a way of their own: all are then.
+const OF_MANY_TOKENS: [(&str, Contract); 2] = [
+    ("products of many tokens", |make| linear::contract(make)),
+    ("gated products of many tokens", |make| gated::contract(make)),
+];
+
+/// What a check was made of, for who remembers it: the chip, the driver, the kernels and what multiplies.
 pub fn identity(device: &Device) -> Result<String> {
     let (major, minor) = device.properties.capability;
     let sources = include_str!("../ptx/sources.txt");
@@ -27,20 +33,24 @@ pub fn identity(device: &Device) -> Result<String> {
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     let driver = device.session.driver.version()?;
-    Ok(format!("{} sm_{major}{minor} driver {driver} kernels {hash:016x}", device.properties.name))
+    let (name, products) = (&device.properties.name, device.products());
+    Ok(format!("{name} sm_{major}{minor} driver {driver} kernels {hash:016x} products {products}"))
 }
 
 /// Runs the contracts; the first that does not hold is an error. Takes a few seconds.
 pub fn run(device: &Device) -> Result<()> {
-    let make = |bytes: usize| {
+    let make = |device: &Device, bytes: usize| {
         let scratch = Buffer { offset: bytes, bytes: library::SCRATCH };
         Cuda::new(device, bytes + scratch.bytes, scratch).expect("an arena for the self-test")
     };
+    let many = Device { library: device.library.as_ref().map(library::Library::for_all), ..device.clone() };
+    let of_many = OF_MANY_TOKENS.iter().filter(|_| many.library.is_some()).map(|family| (&many, family));
+    let mut families = FAMILIES.iter().map(|family| (device, family)).chain(of_many);
     // A contract says by a panic what does not hold; nobody else's is silenced, for nobody else runs.
     let usual = take_hook();
     set_hook(Box::new(|_| {}));
-    let broken = FAMILIES.iter().find_map(|(what, contract)| {
-        let outcome = catch_unwind(AssertUnwindSafe(|| contract(&make)));
+    let broken = families.find_map(|(device, (what, contract))| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| contract(&|bytes| make(device, bytes))));
         outcome.err().map(|reason| (what, reason))
     });
     set_hook(usual);

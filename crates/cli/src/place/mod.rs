@@ -96,8 +96,8 @@ impl Place {
                 halfbyte_cpu::ScratchNeed { tokens, columns, context, head_dim, threads: *threads }.bytes()
             }
             Place::Cuda { device, .. } => {
-                let (heads, library) = (a.heads, device.has_library());
-                halfbyte_cuda::ScratchNeed { tokens, heads, head_dim, context, library }.bytes()
+                let (heads, decodes_before) = (a.heads, device.decodes_before());
+                halfbyte_cuda::ScratchNeed { tokens, heads, head_dim, context, decodes_before }.bytes()
             }
         }
     }

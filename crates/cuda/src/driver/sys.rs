@@ -31,6 +31,13 @@ pub(crate) const JIT_ERROR_LOG: [c_uint; 2] = [5, 6];
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`
 const COOPERATIVE: c_uint = 2;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
+const CLUSTER: c_uint = 4;
+
+/// `CU_TENSOR_MAP_DATA_TYPE_BFLOAT16`
+pub(crate) const MAP_BF16: c_int = 9;
+/// `CU_TENSOR_MAP_INTERLEAVE_NONE`, `_SWIZZLE_128B`, `_L2_PROMOTION_L2_256B`, `_FLOAT_OOB_FILL_NONE` (zeros)
+pub(crate) const MAP_SETTINGS: [c_int; 4] = [0, 3, 3, 0];
 
 /// `CUlaunchAttribute`
 #[repr(C)]
@@ -44,6 +51,10 @@ impl LaunchAttribute {
     /// All blocks are there at the same time, or the launch is refused.
     pub(crate) const TOGETHER: LaunchAttribute =
         LaunchAttribute { id: COOPERATIVE, value: [1, 0, 0, 0, 0, 0, 0, 0] };
+    /// Two neighbouring blocks, along x, are there at the same time and reach each other's shared memory. The value is
+    /// three numbers of 32 bits.
+    pub(crate) const PAIRS: LaunchAttribute =
+        LaunchAttribute { id: CLUSTER, value: [2 | 1 << 32, 1, 0, 0, 0, 0, 0, 0] };
 }
 
 /// `CUlaunchConfig`
@@ -95,6 +106,10 @@ calls! {
         module_unload = "cuModuleUnload"(Handle);
         module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
         function_attribute = "cuFuncSetAttribute"(Handle, c_int, c_int);
+        map_encode = "cuTensorMapEncodeTiled"(
+            *mut [u64; 16], c_int, c_uint, Address, *const u64, *const u64, *const c_uint, *const c_uint, c_int,
+            c_int, c_int, c_int
+        );
         launch = "cuLaunchKernelEx"(*const LaunchSettings, Handle, *mut *mut c_void, *mut *mut c_void);
     }
 }

@@ -16,10 +16,16 @@ struct Place {
     u64 bits;
 };
 
-__device__ __forceinline__ Place place_of(const u8 *tile, u32 part) {
-    u64 at = __cvta_generic_to_shared(tile);
+__device__ __forceinline__ Place place_at(u64 at, u32 part) {
     // 8 rows are 1024 bytes, and exchanged in 128.
     return Place{at >> 4 | (u64)(part >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62};
+}
+__device__ __forceinline__ Place place_of(const u8 *tile, u32 part) {
+    return place_at(__cvta_generic_to_shared(tile), part);
+}
+// The same in a block of a pair (boxes.cuh), whose number stands above its addresses.
+__device__ __forceinline__ Place place_in_pair(const u8 *tile, u32 part) {
+    return place_at(__cvta_generic_to_shared(tile) & 0x3ffff, part);
 }
 
 __device__ __forceinline__ Place further(Place place, u32 bytes) { return Place{place.bits + (bytes >> 4)}; }
@@ -34,6 +40,14 @@ __device__ __forceinline__ Place further(Place place, u32 bytes) { return Place{
 #define NAMES_128                                                                                                      \
     NAMES_64 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"   \
              "%57,%58,%59,%60,%61,%62,%63"
+
+#define OF_256(d)                                                                                                      \
+    OF_128(d), OF_8(d, 16), OF_8(d, 17), OF_8(d, 18), OF_8(d, 19), OF_8(d, 20), OF_8(d, 21), OF_8(d, 22), OF_8(d, 23), \
+        OF_8(d, 24), OF_8(d, 25), OF_8(d, 26), OF_8(d, 27), OF_8(d, 28), OF_8(d, 29), OF_8(d, 30), OF_8(d, 31)
+#define NAMES_256                                                                                                      \
+    NAMES_128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"  \
+              "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"    \
+              "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // d[64 x 64] = a[64 x 16] b[64 x 16]^T, added to d or not.
 __device__ __forceinline__ void start_product(float (&d)[8][4], Place a, Place b, bool adds) {
@@ -52,6 +66,24 @@ __device__ __forceinline__ void start_mix(float (&d)[16][4], const u32 (&a)[4], 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits));
 }
 
+// d = a b of 16 products each, added to d or not; a side that is turned lies as `[16][64]` in each part, another as
+// `[rows][16]`.
+template <bool A_TURNED, bool B_TURNED>
+__device__ __forceinline__ void start_multiplying(float (&d)[16][4], Place a, Place b, bool adds) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_128 "}, %64, %65, p, 1, 1, %67, %68;\n}"
+                 : OF_128(d)
+                 : "l"(a.bits), "l"(b.bits), "r"((u32)adds), "n"((int)A_TURNED), "n"((int)B_TURNED));
+}
+template <bool A_TURNED, bool B_TURNED>
+__device__ __forceinline__ void start_multiplying(float (&d)[32][4], Place a, Place b, bool adds) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" NAMES_256
+                 "}, %128, %129, p, 1, 1, %131, %132;\n}"
+                 : OF_256(d)
+                 : "l"(a.bits), "l"(b.bits), "r"((u32)adds), "n"((int)A_TURNED), "n"((int)B_TURNED));
+}
+
 // Around products: before those that take what threads wrote into registers, and behind those that are a group.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -62,6 +94,15 @@ template <int COUNT> __device__ __forceinline__ void wait_for_products_but(float
 }
 template <int COUNT> __device__ __forceinline__ void wait_for_products_but(float (&d)[16][4]) {
     asm volatile("wgmma.wait_group.sync.aligned %64;" : OF_128(d) : "n"(COUNT) : "memory");
+}
+
+template <int COUNT> __device__ __forceinline__ void wait_for_products_but(float (&d)[32][4]) {
+    asm volatile("wgmma.wait_group.sync.aligned %128;" : OF_256(d) : "n"(COUNT) : "memory");
+}
+
+// The same while `d` is still being summed: the tiles of those groups are free.
+template <int COUNT> __device__ __forceinline__ void wait_for_tiles_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(COUNT) : "memory");
 }
 
 // Keeps what comes before these values in front of the next wait.

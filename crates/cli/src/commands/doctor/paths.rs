@@ -46,10 +46,11 @@ fn on_gpu(device: &Device, unified: bool) -> Vec<(&'static str, String)> {
         ..9 => "own kernels, weights decoded on the way; this chip starts them one after the other",
         _ => "own kernels, weights decoded on the way; each begins before the one in front has ended",
     };
+    let by = if device.decodes_before() { &device.products() } else { "own kernels on bf16 tensor cores" };
     let many = match device.library_problem() {
-        None if device.has_library() => device.products(),
-        None => "own kernels on bf16 tensor cores: asked for by --kernels own".into(),
-        Some(problem) => format!("own kernels on bf16 tensor cores: {problem}"),
+        None if device.has_library() => by.to_owned(),
+        None => format!("{by}: asked for by --kernels own"),
+        Some(problem) => format!("{by}: {problem}"),
     };
     let few_bits = |compute: Compute, rounded: &str| match device.clone().compute(compute) {
         Ok(()) => format!("with --compute {}: {rounded}", compute.name()),
