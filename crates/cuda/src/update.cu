@@ -78,34 +78,25 @@ USUAL(update_nvfp4_nibble, Nvfp4Weight<4>)
 USUAL(update_int8_nibble, Int8Weight<4>)
 USUAL(update_int8_none, Int8Weight<0>)
 
-// A vector of f32 learns, a thread for each block; a block that would not be finite stays as it is.
+// A vector of f32 learns, a thread for each number; warps have whole blocks. A block that would not be finite stays as it
+// is.
 extern "C" __global__ void update_vector(float* weight, float* moments, float* seconds, const float* gradient,
                                          u32 length, u64* counts, NUMBERS) {
     Step step = STEP;
-    u32 block = blockIdx.x * blockDim.x + threadIdx.x;
-    if (block * BLOCK >= length) return;
-    float w[BLOCK], m[BLOCK], v[BLOCK], g[BLOCK], delta[BLOCK];
-    load_values(weight, length, block, w);
-    load_values(moments, length, block, m);
-    load_values(seconds, length, block, v);
-    load_values(gradient, length, block, g);
-    float roots[BLOCK];
-    UNROLL for (int i = 0; i < BLOCK; i++) {
-        m[i] = average_of(step.average, m[i], g[i]);
-        v[i] = average_of(SECOND_AVERAGE, v[i], g[i] * g[i]);
-        roots[i] = root(v[i]) * step.per_root;
-    }
-    push_of<false>(step, m, roots).values(w, delta);
-    float moved[BLOCK];
-    UNROLL for (int i = 0; i < BLOCK; i++) moved[i] = w[i] + delta[i];
-    if (largest_bits(moved) >= 0x7F800000) {
-        atomicAdd(counts + REFUSED, 1ull);
-        return;
-    }
-    for (u32 i = 0; i < BLOCK && block * BLOCK + i < length; i++) {
-        u32 at = block * BLOCK + i;
-        weight[at] = delta[i] == 0.0f ? w[i] : moved[i];
-        moments[at] = m[i];
-        seconds[at] = v[i];
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    bool there = at < length;
+    float w = there ? weight[at] : 0.0f, g = there ? gradient[at] : 0.0f;
+    float m = average_of(step.average, there ? moments[at] : 0.0f, g);
+    float v = average_of(SECOND_AVERAGE, there ? seconds[at] : 0.0f, g * g);
+    float along = clamped(m / (root(v) * step.per_root + step.eps), -step.limit, step.limit);
+    float delta = -step.size * along - step.decay * w, moved = w + delta;
+    u32 largest = __float_as_uint(moved) & 0x7FFFFFFF;
+    for (int apart = BLOCK / 2; apart > 0; apart /= 2)
+        largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, apart));
+    if (largest >= 0x7F800000) {
+        if (there && threadIdx.x % BLOCK == 0) atomicAdd(counts + REFUSED, 1ull);
+    } else if (there) {
+        weight[at] = delta == 0.0f ? w : moved;
+        moments[at] = m, seconds[at] = v;
     }
 }

@@ -125,7 +125,8 @@ pub(crate) fn vector(cuda: &mut Cuda, of: Vector, gradient: Rows, kept: &Kept, s
     let (moments, seconds) = (cuda.pointer(OP, kept.moment)?, cuda.pointer(OP, kept.second)?);
     cuda.counted(|cuda, counts| {
         let arguments = [args![weight, moments, seconds, g, of.len, counts], &numbers(step)].concat();
-        cuda.launch("update_vector", Grid::each(of.len.div_ceil(BLOCK), 64), &arguments)
+        // Threads of whole warps, whose blocks are whole.
+        cuda.launch("update_vector", Grid::each(of.len, 64), &arguments)
     })
 }
 
