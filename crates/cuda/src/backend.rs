@@ -5,8 +5,8 @@ use std::time::Duration;
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Matrix, Norm, Product, Result,
-    Rows, Sight, Tallies, Vector, Weight, WeightRows,
+    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, Product,
+    Result, Rows, Sight, Tallies, Vector, Weight, WeightRows,
 };
 
 use crate::{
@@ -94,6 +94,10 @@ impl Backend for Cuda {
         dw: Rows,
     ) -> Result<()> {
         product_gradients::linear_weight(self, dy, x, exact, first, dw)
+    }
+
+    fn round_gradients(&mut self, luck: Option<Luck>) {
+        self.luck = luck;
     }
 
     fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()> {

@@ -2,7 +2,9 @@
 //
 // E4M3: every row is divided by a power of two, so that only the rounding to four significant bits loses anything.
 // E2M1: a weight keeps its codes and scales; tokens are quantised as `nvfp4::encode_row` does it, all of them as one tensor.
+// On the way back gradients are rounded at random, and so is a weight that takes part across its own blocks.
 #include "common.cuh"
+#include "state/draw.cuh"
 #include "state/quantize.cuh"
 
 // ---- rows of tokens ----
@@ -132,24 +134,63 @@ __device__ __forceinline__ float scale_for(u32 largest_bits) {
     return scale >= __uint_as_float(11u << 23) ? scale : 1.0f;
 }
 
-// A thread for each 64 values; rows go on to the end of their tile. `factor` becomes what results are multiplied by.
+// To nearest, or at random with the words of a key.
+struct Rounding {
+    u32 random;
+    state::Draws draws;
+};
+
+// `rounding::stochastic_e2m1` of what is finite: whole steps of the grid, and one more as the bits decide. Only some chips
+// have an instruction for this (cvt.rs: sm_100a and sm_103a, not sm_120 and sm_121), and it weighs its bits otherwise than the
+// CPU; so all do it so.
+__device__ __forceinline__ u32 random_e2m1(float x, u32 bits) {
+    float a = fminf(fabsf(x), 6.0f), steps = a * (a < 2.0f ? 2.0f : a < 4.0f ? 1.0f : 0.5f);
+    u32 below = (u32)steps;
+    bool up = (float)(bits >> 8) * __uint_as_float(103u << 23) < steps - (float)below;
+    return (below + (a < 2.0f ? 0u : a < 4.0f ? 2u : 4u) + up) | (__float_as_uint(x) >> 28 & 8u);
+}
+
+// `nvfp4::encode_row_stochastic` of one block of finite numbers.
+__device__ __forceinline__ void quantize_at_random(const float (&x)[16], float global, state::Draws draws, u64 element,
+                                                   u32 (&codes)[2], u8 &scale) {
+    float amax = __uint_as_float(state::largest_bits(x)), y = state::clamped(amax / 6.0f / global, 0.015625f, 448.0f);
+    scale = state::to_e4m3(y);
+    scale += state::e4m3(scale) < y;
+    float inverse = (1.0f / global) / state::e4m3(scale);
+    state::Own luck = {state::draw_pairs(draws, element)};
+#pragma unroll
+    for (int i = 0; i < 16; i++) state::put_nibble(codes, i, random_e2m1(x[i] * inverse, luck[i]));
+}
+
+// Sixteen values, of which the first has this number; gives their scale.
+__device__ __forceinline__ u32 quantize(const float (&x)[16], float global, Rounding by, u64 element, uint2 *out) {
+    u32 codes[2] = {0, 0};
+    u8 scale = 0x7f;
+    if (state::largest_bits(x) < 0x7f800000u) {
+        if (by.random) quantize_at_random(x, global, by.draws, element, codes, scale);
+        else state::quantize_nvfp4(x, global, state::NEAREST, codes, scale);
+    }
+    *out = make_uint2(codes[0], codes[1]);
+    return scale;
+}
+
+// A thread for each 64 values; rows go on to the end of their tile. `factor` becomes what results are multiplied by; the
+// first row has this number.
 extern "C" __global__ void __launch_bounds__(128)
-    tokens_e2m1(const void *x, u32 narrow, u32 columns, u32 rows, const u32 *largest, const float *weight_scale, uint2 *out,
-                u32 *scales, float *factor) {
+    rows_e2m1(const void *x, u32 narrow, u32 columns, u32 rows, const u32 *largest, const float *other_scale, uint2 *out,
+              u32 *scales, float *factor, u32 first, u32 random, u32 key0, u32 key1) {
     u32 units = padded(columns) / 64, index = blockIdx.x * 128 + threadIdx.x, row = index / units, unit = index % units;
     float global = scale_for(*largest);
-    if (index == 0) *factor = weight_scale ? global * *weight_scale : global;
+    if (index == 0) *factor = other_scale ? global * *other_scale : global;
     u32 bytes = 0;
+#pragma unroll 1
     for (u32 i = 0; i < 4 && row < rows; i++) {
         float values[16], low[8], high[8];
         eight_of(x, narrow, columns, row, unit * 64 + i * 16, low), eight_of(x, narrow, columns, row, unit * 64 + i * 16 + 8, high);
 #pragma unroll
         for (u32 k = 0; k < 8; k++) values[k] = low[k], values[k + 8] = high[k];
-        u32 codes[2] = {0, 0};
-        u8 scale = 0x7f;
-        if (state::largest_bits(values) < 0x7f800000u) state::quantize_nvfp4(values, global, state::NEAREST, codes, scale);
-        bytes |= (u32)scale << 8 * i;
-        out[((u64)row * units + unit) * 4 + i] = make_uint2(codes[0], codes[1]);
+        u64 element = ((u64)(first + row) * units + unit) * 64 + i * 16;
+        bytes |= quantize(values, global, {random, {key0, key1}}, element, out + ((u64)row * units + unit) * 4 + i) << 8 * i;
     }
     scales[word_of(row, unit, units)] = bytes;
 }
@@ -167,4 +208,108 @@ extern "C" __global__ void __launch_bounds__(128)
         to[0] = codes[0], to[1] = codes[1];
     }
     scales[word_of(row, unit, units)] = bytes;
+}
+
+// ---- E2M1 of what lies across: columns become rows, and sixteen rows share a scale ----
+
+// Narrow or f32 rows, with the values that a product takes.
+struct Given {
+    const void *x;
+    u32 narrow, columns, rows;
+
+    __device__ __forceinline__ float value(u32 row, u32 column) const {
+        return row < rows ? rounded(get(x, narrow, columns, row, column)) : 0.0f;
+    }
+};
+
+struct GivenWeight {
+    const u8 *weight;
+    u32 columns, rows;
+
+    __device__ __forceinline__ float value(u32 row, u32 column) const {
+        return row < rows ? weight_value(weight, NVFP4, columns, row, column) : 0.0f;
+    }
+};
+
+// Sixteen rows of a column.
+template <class Source> __device__ __forceinline__ void sixteen_of(Source x, u32 row, u32 column, float (&out)[16]) {
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) out[i] = x.value(row + i, column);
+}
+
+// `hadamard::transform`
+__device__ __forceinline__ void transform(float (&x)[16], u32 signs) {
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) x[i] = __uint_as_float(__float_as_uint(x[i]) ^ (signs >> i & 1u) << 31);
+#pragma unroll
+    for (u32 h = 1; h < 16; h *= 2) {
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) {
+            if (i & h) continue;
+            float a = x[i], b = x[i + h];
+            x[i] = a + b, x[i + h] = a - b;
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) x[i] *= 0.25f;
+}
+
+// The bits of the largest finite magnitude that `columns_e2m1` rounds; a thread for each 64 of them.
+extern "C" __global__ void __launch_bounds__(128)
+    largest_transformed(const void *x, u32 narrow, u32 columns, u32 rows, u32 first_column, u32 count, u32 signs, u32 *out) {
+    u32 c = blockIdx.x * 128 + threadIdx.x, largest = 0;
+#pragma unroll 1
+    for (u32 i = 0; i < 4 && c < count; i++) {
+        float values[16];
+        sixteen_of(Given{x, narrow, columns, rows}, blockIdx.y * 64 + i * 16, first_column + c, values);
+        transform(values, signs);
+#pragma unroll
+        for (u32 k = 0; k < 16; k++) {
+            u32 bits = __float_as_uint(values[k]) & 0x7fffffffu;
+            largest = max(largest, bits < 0x7f800000u ? bits : 0u);
+        }
+    }
+    for (int width = 16; width > 0; width /= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, width));
+    if (threadIdx.x % 32 == 0) atomicMax(out, largest);
+}
+
+// Rows of a column, 64 of them from this unit on; `element` is the number of the first.
+template <bool TRANSFORMED, class Source>
+__device__ __forceinline__ void column_e2m1(Source x, u32 column, u32 signs, float global, Rounding by, u64 element, uint2 *out,
+                                            u32 *scales) {
+    u32 unit = blockIdx.y, units = gridDim.y, row = blockIdx.x * 128 + threadIdx.x, bytes = 0;
+#pragma unroll 1
+    for (u32 i = 0; i < 4; i++) {
+        float values[16];
+        sixteen_of(x, unit * 64 + i * 16, column, values);
+        if (TRANSFORMED) transform(values, signs);
+        bytes |= quantize(values, global, by, element + i * 16, out + ((u64)row * units + unit) * 4 + i) << 8 * i;
+    }
+    scales[word_of(row, unit, units)] = bytes;
+}
+
+// A thread for each 64 rows of a column, to the end of a tile of 128 columns. The rows are those from `first_row` on of
+// `of_rows`, by which elements are numbered; `factor` as above.
+extern "C" __global__ void __launch_bounds__(128)
+    columns_e2m1(const void *x, u32 narrow, u32 columns, u32 rows, u32 first_column, u32 count, u32 signs, const u32 *largest,
+                 const float *other_scale, uint2 *out, u32 *scales, float *factor, u32 first_row, u32 of_rows, u32 random,
+                 u32 key0, u32 key1) {
+    u32 c = blockIdx.x * 128 + threadIdx.x;
+    float global = scale_for(*largest);
+    if (c == 0 && blockIdx.y == 0) *factor = other_scale ? global * *other_scale : global;
+    u64 element = (u64)(first_column + c) * padded(of_rows) + first_row + blockIdx.y * 64;
+    Given given = {x, narrow, columns, rows};
+    if (c < count) column_e2m1<true>(given, first_column + c, signs, global, {random, {key0, key1}}, element, out, scales);
+    else scales[word_of(c, blockIdx.y, gridDim.y)] = 0;
+}
+
+// The same for columns of an NVFP4 weight, without the tensor's own scale: what a block of 16 outputs has fits one of E4M3.
+extern "C" __global__ void __launch_bounds__(128)
+    weight_columns_e2m1(const u8 *weight, u32 columns, u32 rows, u32 first_column, u32 count, uint2 *out, u32 *scales, u32 key0,
+                        u32 key1) {
+    u32 c = blockIdx.x * 128 + threadIdx.x;
+    u64 element = (u64)(first_column + c) * padded(rows) + blockIdx.y * 64;
+    GivenWeight given = {weight, columns, rows};
+    if (c < count) column_e2m1<false>(given, first_column + c, 0, 1.0f, {1, {key0, key1}}, element, out, scales);
+    else scales[word_of(c, blockIdx.y, gridDim.y)] = 0;
 }

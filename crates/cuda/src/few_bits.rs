@@ -1,5 +1,5 @@
-//! Forward products of many tokens in fewer bits than bf16, where somebody asks for them and cuBLASLt has them on this
-//! chip. Only NVFP4 weights take part, and gradients stay bf16.
+//! Products of many tokens in fewer bits than bf16, where somebody asks for them and cuBLASLt has them on this chip. Only
+//! NVFP4 weights take part. On the way forward:
 //!
 //! | | weight | tokens, rounded to bf16 before |
 //! |---|---|---|
@@ -7,25 +7,54 @@
 //! | [`Compute::NativeFp4`] | its codes and scales, exact | NVFP4, those of one product as one tensor |
 //!
 //! E4M3 loses 2^-4 of a value at most, or 2^-17 of the largest of its row; nothing of codes that are powers of two.
+//! Gradients are bf16, or four bits on both sides (`back`).
+
+mod back;
+#[cfg(test)]
+mod rounded;
+#[cfg(test)]
+mod step;
 
 use std::ops::Range;
 
 use halfbyte_formats::blocked;
+use halfbyte_formats::state::draw::Draws;
 use halfbyte_ops::{Error, Result, Rows, Weight, WeightFormat};
 
 use crate::cublaslt::{Operand, Values};
-use crate::launch::{DevicePtr, Grid, args};
+use crate::launch::{Arg, DevicePtr, Grid, args};
 use crate::{Cuda, Device};
 
-/// What forward products of many tokens with an NVFP4 weight are computed in.
+pub(crate) use back::{Across, luck, over_tokens, results, transposed};
+
+/// What products of many tokens with an NVFP4 weight are computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compute {
     /// Exact weights.
     Bf16,
     /// Eight bits on both sides.
     Fp8,
-    /// Four bits on both sides: exact weights, rounded tokens.
+    /// Four bits on both sides: exact weights, rounded tokens; and gradients from rounded sides.
     NativeFp4,
+}
+
+/// How E2M1 codes are chosen.
+#[derive(Clone, Copy)]
+enum Rounding {
+    Nearest,
+    /// With an expected value that is the number itself.
+    Random(Draws),
+}
+
+impl Rounding {
+    /// As kernels take it.
+    fn args(self) -> [Arg; 3] {
+        let (random, [low, high]) = match self {
+            Rounding::Nearest => (false, [0; 2]),
+            Rounding::Random(draws) => (true, draws.key()),
+        };
+        [Arg::from(random), Arg::from(low), Arg::from(high)]
+    }
 }
 
 impl Compute {
@@ -65,6 +94,11 @@ impl Device {
         library.compute = compute;
         Ok(())
     }
+
+    /// What products are computed in, if that is less than bf16.
+    pub fn few_bits(&self) -> Option<Compute> {
+        self.library.as_ref().map(|library| library.compute).filter(|compute| *compute != Compute::Bf16)
+    }
 }
 
 /// How the products of these weights are made: as was asked, or in bf16 if one cannot take part.
@@ -90,9 +124,15 @@ impl Room {
         self.at.add(self.values())
     }
 
-    /// Most rows of tokens that have room; never fewer scales than that have.
-    pub(crate) fn tokens(self, columns: usize) -> usize {
-        self.values() / columns.next_multiple_of(64)
+    /// Most rows of tokens that have room; never fewer scales than that have, which go on to the end of a tile.
+    pub(crate) fn tokens(self, way: Compute, columns: usize) -> usize {
+        let bytes = self.values() / columns.next_multiple_of(64);
+        if way == Compute::NativeFp4 { bytes.max((2 * bytes) & !127) } else { bytes }
+    }
+
+    /// The largest finite magnitude of what is rounded, and the factor that comes of it.
+    fn words(self) -> [DevicePtr; 2] {
+        [8, 4].map(|from_end| self.at.add(self.bytes - from_end))
     }
 }
 
@@ -105,21 +145,34 @@ pub(crate) fn tokens(
     room: Room,
     weight_scale: Option<DevicePtr>,
 ) -> Result<(Operand, Option<DevicePtr>)> {
+    if way == Compute::NativeFp4 {
+        let (operand, factor) = rows(cuda, op, (x, 0), room, weight_scale, Rounding::Nearest)?;
+        return Ok((operand, Some(factor)));
+    }
     let (from, width) = (cuda.pointer(op, x.buffer)?, x.columns.next_multiple_of(64));
     let (to, scales) = (room.at, room.scales());
-    let operand = Operand { values: way.values(), scales, ..Operand::bf16(to, width) };
-    let (given, a_block_each) = (args![from, x.narrow, x.columns], Grid::line(x.rows, 128));
-    if way == Compute::Fp8 {
-        cuda.launch("tokens_e4m3", a_block_each, &[given, args![to, scales]].concat())?;
-        return Ok((operand, weight_scale));
-    }
-    let [largest, factor] = [8, 4].map(|from_end| room.at.add(room.bytes - from_end));
+    cuda.launch("tokens_e4m3", Grid::line(x.rows, 128), args![from, x.narrow, x.columns, to, scales])?;
+    Ok((Operand { values: way.values(), scales, ..Operand::bf16(to, width) }, weight_scale))
+}
+
+/// Rows as one NVFP4 tensor, the first of which has this number, and what results must be multiplied by if the other side
+/// has this scale of its own.
+fn rows(
+    cuda: &mut Cuda,
+    op: &'static str,
+    (x, first): (Rows, usize),
+    room: Room,
+    other_scale: Option<DevicePtr>,
+    rounding: Rounding,
+) -> Result<(Operand, DevicePtr)> {
+    let (from, width) = (cuda.pointer(op, x.buffer)?, x.columns.next_multiple_of(64));
+    let (given, [largest, factor]) = (args![from, x.narrow, x.columns], room.words());
     cuda.noted("clear", |cuda| Ok(cuda.arena.clear(largest.0, 4)?))?;
-    cuda.launch("largest_magnitude", a_block_each, &[given, args![largest]].concat())?;
-    let own = weight_scale.unwrap_or(DevicePtr::NULL);
-    let results = args![x.rows, largest, own, to, scales, factor];
-    cuda.launch("tokens_e2m1", units(x.rows, width), &[given, results].concat())?;
-    Ok((operand, Some(factor)))
+    cuda.launch("largest_magnitude", Grid::line(x.rows, 128), &[given, args![largest]].concat())?;
+    let (to, scales, other) = (room.at, room.scales(), other_scale.unwrap_or(DevicePtr::NULL));
+    let results = args![x.rows, largest, other, to, scales, factor, first];
+    cuda.launch("rows_e2m1", units(x.rows, width), &[given, results, &rounding.args()].concat())?;
+    Ok((Operand { values: Values::E2m1, scales, ..Operand::bf16(to, width) }, factor))
 }
 
 /// Rows of a weight, behind `skipped` ones that are there already.

@@ -48,7 +48,7 @@ mod weight;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use halfbyte_ops::{Buffer, Error, Result};
+use halfbyte_ops::{Buffer, Error, Luck, Result};
 
 pub use cublaslt::usual_places;
 pub use driver::{Driver, DriverError, Properties};
@@ -131,6 +131,8 @@ pub struct Cuda {
     counted: tallies::Counted,
     tickets: DeviceMemory,
     profile: Option<profile::Profile>,
+    /// What decides random roundings in the gradients of products, where they may be rounded so.
+    luck: Option<Luck>,
     chain: chain::Chain,
 }
 
@@ -151,6 +153,7 @@ impl Cuda {
             counted: tallies::Counted::new(session)?,
             tickets: DeviceMemory::take(session, arena::TICKETS * 4 + 4)?,
             profile: None,
+            luck: None,
             chain: chain::Chain::default(),
         };
         cuda.pointer("scratch", scratch)?;

@@ -1,7 +1,7 @@
 //! Products of many tokens by cuBLASLt, where one is in use, or else by our own warpgroups where the chip has them
 //! (`product_warpgroup`). The weight is decoded into scratch, as much of it as has room, and multiplied by all tokens;
 //! then the next part of the results. Rows that are not narrow are rounded into scratch first, as our other kernels
-//! round them on their way; on the way forward perhaps to fewer bits (`few_bits`).
+//! round them on their way; or both sides to fewer bits (`few_bits`).
 
 mod forward;
 
@@ -12,10 +12,10 @@ use std::rc::Rc;
 
 use halfbyte_ops::error::check;
 use halfbyte_ops::tensor::PANEL;
-use halfbyte_ops::{Result, Rows, Weight, WeightFormat};
+use halfbyte_ops::{Luck, Result, Rows, Weight, WeightFormat};
 
 use crate::cublaslt::{self, CublasLt, Operand, Results, Values};
-use crate::few_bits::Compute;
+use crate::few_bits::{self, Across, Compute, Room};
 use crate::launch::{DevicePtr, Grid, args};
 use crate::{Cuda, Device, product_warpgroup, residual};
 
@@ -239,6 +239,51 @@ fn most_results(cuda: &Cuda, inner: usize, tokens: usize, bytes: usize) -> (usiz
     ((DECODED / (inner.max(1).next_multiple_of(64) * 2)).min(room), limit)
 }
 
+/// Rows of dy as the left side of products, rounded.
+#[derive(Clone, Copy)]
+struct Outputs {
+    side: Operand,
+    rows: usize,
+    inner: usize,
+    /// What decides the roundings, in four bits.
+    luck: Option<Luck>,
+    /// What results are multiplied by.
+    factor: Option<DevicePtr>,
+}
+
+/// What decides the roundings in dy times a weight, if it is made in four bits, and how many tokens at once.
+fn way_back(
+    cuda: &Cuda,
+    op: &'static str,
+    dy: Rows,
+    weight: &Weight,
+    room: Room,
+) -> Result<(Option<Luck>, usize)> {
+    let luck = few_bits::luck(cuda, weight.columns).filter(|_| weight.format == WeightFormat::Nvfp4);
+    let way = if luck.is_some() { Compute::NativeFp4 } else { Compute::Bf16 };
+    Ok((luck, forward::tokens(cuda, op, way, dy, room)?))
+}
+
+/// Tokens from `first` on, for products with a weight.
+fn outputs(
+    cuda: &mut Cuda,
+    op: &'static str,
+    luck: Option<Luck>,
+    (dy, first): (Rows, usize),
+    weight: &Weight,
+    room: Room,
+) -> Result<Outputs> {
+    let scale = scale(cuda, op, weight)?;
+    let ((side, factor), inner) = match luck {
+        None => ((narrow(cuda, op, dy, room.at)?, scale), weight.rows),
+        Some(luck) => {
+            let side = few_bits::results(cuda, op, luck, (dy, first), room, scale)?;
+            (side, weight.rows.next_multiple_of(64))
+        }
+    };
+    Ok(Outputs { side, rows: dy.rows, inner, luck, factor })
+}
+
 pub(crate) fn input_gradient(
     cuda: &mut Cuda,
     dy: Rows,
@@ -248,13 +293,15 @@ pub(crate) fn input_gradient(
 ) -> Result<()> {
     const OP: &str = "linear_input_gradient";
     let to = cuda.rows(OP, dx)?;
-    let most = tokens_at_once(cuda, OP, &[(dy, ROUNDED)])?;
+    let room = Room { at: places(cuda, OP)?.results, bytes: RESULTS };
+    let (luck, most) = way_back(cuda, OP, dy, weight, room)?;
     for (first, count) in pieces(dy.rows, most) {
+        let left = outputs(cuda, OP, luck, (dy.slice(first, count), first), weight, room)?;
         let (most, limit) = most_results(cuda, weight.rows, count, 0);
         let out = to.add(first * weight.columns * 4);
         for part in parts(OP, weight.columns, most, limit)? {
             let to = Results { added, ..Results::new(out.add(part.start * 4), weight.columns) };
-            inputs(cuda, OP, dy.slice(first, count), weight, part, to)?;
+            inputs(cuda, OP, left, weight, part, to)?;
         }
     }
     Ok(())
@@ -264,16 +311,17 @@ pub(crate) fn input_gradient(
 fn inputs(
     cuda: &mut Cuda,
     op: &'static str,
-    dy: Rows,
+    Outputs { side: left, rows, inner, luck, factor: scale }: Outputs,
     weight: &Weight,
     part: Range<usize>,
     out: Results,
 ) -> Result<()> {
-    let at = places(cuda, op)?;
-    let left = narrow(cuda, op, dy, at.rounded)?;
-    let (rows, columns, inner) = (dy.rows, part.len(), weight.rows);
-    let right = decoded(cuda, op, weight, 0..weight.rows, part, at.decoded)?;
-    let scale = scale(cuda, op, weight)?;
+    let columns = part.len();
+    let room = Room { at: places(cuda, op)?.decoded, bytes: DECODED };
+    let right = match luck {
+        None => decoded(cuda, op, weight, 0..weight.rows, part, room.at)?,
+        Some(luck) => few_bits::transposed(cuda, op, luck, weight, part, room)?,
+    };
     multiply(cuda, op, &cublaslt::Product { rows, columns, inner, left, right, out, scale })
 }
 
@@ -285,10 +333,11 @@ pub(crate) fn gated_gradient(
     [dgate, dup]: [Rows; 2],
 ) -> Result<()> {
     const OP: &str = "gated_gradient";
-    let results = places(cuda, OP)?.results;
-    let columns = down.columns;
-    let most = tokens_at_once(cuda, OP, &[(dy, ROUNDED)])?;
+    let Places { results, rounded, .. } = places(cuda, OP)?;
+    let (columns, room) = (down.columns, Room { at: rounded, bytes: ROUNDED });
+    let (luck, most) = way_back(cuda, OP, dy, down, room)?;
     for (first, count) in pieces(dy.rows, most) {
+        let left = outputs(cuda, OP, luck, (dy.slice(first, count), first), down, room)?;
         let [gate, up] = [kept.0, kept.1].map(|rows| cuda.pointer(OP, rows.slice(first, count).buffer));
         let (gate, up) = (gate?, up?);
         let [to_gate, to_up] = [dgate, dup].map(|rows| cuda.pointer(OP, rows.slice(first, count).buffer));
@@ -297,7 +346,7 @@ pub(crate) fn gated_gradient(
         for part in parts(OP, columns, most, limit)? {
             let (start, width, stride) = (part.start, part.len(), part.len().next_multiple_of(64));
             let to = Results { narrow: true, ..Results::new(results, stride) };
-            inputs(cuda, OP, dy.slice(first, count), down, part, to)?;
+            inputs(cuda, OP, left, down, part, to)?;
             let given = args![results, stride, gate, up, to_gate, to_up, columns, start, width];
             cuda.launch("gated_gradient_narrow", Grid::line(count, 256), given)?;
         }
@@ -310,20 +359,33 @@ pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, first: usize, 
     const OP: &str = "linear_weight_gradient";
     let out = cuda.rows(OP, dw)?;
     let at = places(cuda, OP)?;
-    let most = tokens_at_once(cuda, OP, &[(dy, ROUNDED), (x, DECODED)])?;
+    let luck = few_bits::luck(cuda, x.columns);
+    let for_dy = Room { at: at.results, bytes: RESULTS };
+    let for_x = Room { at: at.decoded, bytes: DECODED };
+    let most = match luck {
+        None => tokens_at_once(cuda, OP, &[(dy, RESULTS), (x, DECODED)])?,
+        Some(_) => in_sixteens(cuda, OP, for_dy.tokens_across(dw.rows).min(for_x.tokens_across(x.columns)))?,
+    };
     for (token, count) in pieces(dy.rows, most) {
-        let dy = narrow(cuda, OP, dy.slice(token, count), at.rounded)?;
-        let left = Operand { at: dy.at.add(2 * first), turned: true, ..dy };
-        let right = narrow(cuda, OP, x.slice(token, count), at.decoded)?;
-        let product = cublaslt::Product {
-            rows: dw.rows,
-            columns: dw.columns,
-            inner: count,
-            left,
-            right,
-            out: Results { added: token > 0, ..Results::new(out, dw.columns) },
-            scale: None,
+        let ([left, right], inner, scale) = match luck {
+            None => {
+                let dy = narrow(cuda, OP, dy.slice(token, count), for_dy.at)?;
+                let left = Operand { at: dy.at.add(2 * first), turned: true, ..dy };
+                ([left, narrow(cuda, OP, x.slice(token, count), for_x.at)?], count, None)
+            }
+            Some(luck) => {
+                let across = |rows: Rows, columns| {
+                    let tokens = rows.slice(token, count);
+                    Across { tokens, first: token, of: rows.rows, columns }
+                };
+                let (dy, x) = (across(dy, first..first + dw.rows), across(x, 0..x.columns));
+                let (sides, scale) = few_bits::over_tokens(cuda, OP, luck, (&dy, for_dy), (&x, for_x))?;
+                (sides, count.next_multiple_of(64), scale)
+            }
         };
+        let out = Results { added: token > 0, ..Results::new(out, dw.columns) };
+        let product =
+            cublaslt::Product { rows: dw.rows, columns: dw.columns, inner, left, right, out, scale };
         multiply(cuda, OP, &product)?;
     }
     Ok(())

@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use halfbyte_formats::nvfp4::{self, Scales};
+use halfbyte_formats::state::draw::{Draws, Purpose};
 use halfbyte_formats::{bf16, f16, int8_block, philox};
 
 const ROWS: usize = 256;
@@ -21,7 +22,7 @@ fn report(name: &str, mut pass: impl FnMut()) {
 }
 
 fn main() {
-    let stream = philox::Stream::new(1, 2, 3);
+    let (stream, draws) = (philox::Stream::new(1, 2, 3), Draws::new(1, 2, 3, Purpose::Results));
     // The sum of four uniforms is near enough to a Gaussian for speed.
     let sample = |i: u64| stream.quad(i).iter().map(|b| *b as f32 / 4.3e9 - 0.5).sum::<f32>();
     let x: Vec<f32> = (0..(ROWS * COLUMNS) as u64).map(sample).collect();
@@ -46,7 +47,7 @@ fn main() {
             nvfp4::encode_row_stochastic(
                 black_box(row),
                 amax / 2688.0,
-                stream,
+                &draws,
                 first,
                 &mut codes,
                 &mut scales,

@@ -1,4 +1,5 @@
-//! bytes <-> numbers: E2M1, E4M3, bf16, f16, NVFP4, 8-bit blocks, GGML blocks, Philox, normal numbers, blocked scales, training state.
+//! bytes <-> numbers: E2M1, E4M3, bf16, f16, NVFP4, 8-bit blocks, GGML blocks, Philox, normal numbers, Hadamard transforms,
+//! blocked scales, training state.
 //!
 //! ```text
 //! f32 row -> nvfp4 | int8_block -> codes + block scales -> (blocked: 128x4) -> files, kernels
@@ -18,6 +19,7 @@ pub mod e2m1;
 pub mod e4m3;
 pub mod f16;
 pub mod ggml;
+pub mod hadamard;
 pub mod int8_block;
 pub mod normal;
 pub mod nvfp4;

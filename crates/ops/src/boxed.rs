@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Matrix, Norm, Product, Result,
-    Rows, Sight, Tallies, Vector, Weight, WeightRows, accumulate, learn, update,
+    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, Product,
+    Result, Rows, Sight, Tallies, Vector, Weight, WeightRows, accumulate, learn, update,
 };
 
 impl Backend for Box<dyn Backend> {
@@ -85,6 +85,10 @@ impl Backend for Box<dyn Backend> {
         dw: Rows,
     ) -> Result<()> {
         (**self).linear_weight_gradient(dy, x, exact, first, dw)
+    }
+
+    fn round_gradients(&mut self, luck: Option<Luck>) {
+        (**self).round_gradients(luck);
     }
 
     fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()> {

@@ -34,6 +34,7 @@ use std::time::Duration;
 pub use error::{Error, Result};
 pub use halfbyte_formats::state::Tally;
 pub use heads::{Fresh, Heads, HeadsGradient, Keep};
+pub use linear::Luck;
 pub use tallies::Tallies;
 pub use tensor::{Buffer, Cache, CacheFormat, Rows, Vector, Weight, WeightFormat, WeightRows};
 
@@ -170,6 +171,9 @@ pub trait Backend {
         first: usize,
         dw: Rows,
     ) -> Result<()>;
+    /// Whose products the gradients from here on are of: a device that was asked for few bits makes them so, and rounds
+    /// as this decides. Without it they are as exact as they always are.
+    fn round_gradients(&mut self, _luck: Option<Luck>) {}
     /// db[n] += sum_t dy[t, n]
     fn bias_gradient(&mut self, dy: Rows, db: Vector) -> Result<()>;
     /// Rotates each head of x in place by the angles whose cosines and sines are `turns[t, ..]`.

@@ -2,11 +2,31 @@
 //! dx[t,k] = s * dot_n(dy'[t,:], w[:,k]),  dw[n,k] = dot_t(dy'[:,n], x'[:,k])
 //! x' is x rounded to bf16, or x itself for an f32 weight; s is an NVFP4 tensor's own scale.
 
+use halfbyte_formats::state::draw::{Draws, Purpose};
+
 use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
 use crate::tensor::UNIT;
 use crate::testing::{Bench, SUMMED, assert_same_bits, numbers};
 use crate::{Backend, Matrix, Norm, Product, Rows, Weight, WeightFormat};
+
+/// What decides random roundings in the gradients of a product: see [`Backend::round_gradients`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Luck {
+    /// Of the run.
+    pub seed: u64,
+    /// Number of the batch, counted over all steps.
+    pub batch: u64,
+    /// Number of the weight.
+    pub tensor: u64,
+}
+
+impl Luck {
+    /// The random words for a purpose.
+    pub fn draws(&self, purpose: Purpose) -> Draws {
+        Draws::new(self.seed, self.batch, self.tensor, purpose)
+    }
+}
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, products: &[Product]) -> Result<()> {

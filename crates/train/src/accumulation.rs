@@ -10,7 +10,7 @@ use halfbyte_checkpoint::TensorName;
 use halfbyte_model::training::{Batch, Learner, Training as Model};
 use halfbyte_ops::accumulate::{Share, Storage, Stored};
 use halfbyte_ops::tensor::PANEL;
-use halfbyte_ops::{Backend, Buffer, Rows};
+use halfbyte_ops::{Backend, Buffer, Luck, Rows};
 use halfbyte_plan::{Name, Plan, Value, stored_gradient};
 
 use crate::adam::Adam;
@@ -125,6 +125,11 @@ impl Accumulation {
 impl<B: Backend> Learner<B> for Accumulation {
     fn wants(&self, name: TensorName) -> bool {
         self.stored.iter().any(|(stored, of)| *stored == name && of.is_some())
+    }
+
+    fn luck(&self, name: TensorName) -> Option<Luck> {
+        let tensor = self.stored.iter().position(|(stored, _)| *stored == name)? as u64;
+        Some(Luck { seed: self.share.seed, batch: self.share.number, tensor })
     }
 
     fn learn(

@@ -9,7 +9,7 @@ use halfbyte_formats::state::{Average, SQUARES_PER_ONE, adamw};
 use halfbyte_model::training::{Learner, Learnt, Training as Model, learn_in_parts};
 use halfbyte_ops::learn::Factors;
 use halfbyte_ops::update::{Kept, Recipe, Step};
-use halfbyte_ops::{Backend, Buffer, Rows, Tally};
+use halfbyte_ops::{Backend, Buffer, Luck, Rows, Tally};
 use halfbyte_plan::{Name, Plan};
 
 use crate::groups::Training;
@@ -203,6 +203,11 @@ fn pieces(buffer: Buffer) -> impl Iterator<Item = Buffer> {
 impl<B: Backend> Learner<B> for Adam {
     fn wants(&self, name: TensorName) -> bool {
         self.learning(name).is_some()
+    }
+
+    fn luck(&self, name: TensorName) -> Option<Luck> {
+        let tensor = self.entries.get(&name)?.number;
+        Some(Luck { seed: self.seed, batch: self.step, tensor })
     }
 
     fn learn(

@@ -37,7 +37,10 @@ impl Place {
     pub(crate) fn describe(&self) -> String {
         match self {
             Place::Cpu { isa, threads } => format!("{threads} threads · {isa}"),
-            Place::Cuda { device, .. } => device.properties().name.clone(),
+            Place::Cuda { device, .. } => {
+                let few_bits = device.few_bits().map(|bits| format!(" · {}", bits.name()));
+                format!("{}{}", device.properties().name, few_bits.unwrap_or_default())
+            }
         }
     }
 

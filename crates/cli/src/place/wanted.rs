@@ -41,9 +41,9 @@ pub(crate) struct PlaceArgs {
     /// it once), off (as if it were the GPU's own), or require (refuse a GPU that does not share)
     #[arg(long, value_enum, default_value = "prefer", value_name = "RULE", hide_possible_values = true)]
     pub(crate) unified: Unified,
-    /// What a GPU's products of many tokens with NVFP4 weights are computed in, on the way forward: bf16 (exact weights),
-    /// fp8 (weights and tokens rounded to 8 bits), native-fp4 (exact weights, tokens rounded to 4 bits: Blackwell,
-    /// not yet seen on one), or auto: bf16
+    /// What a GPU's products of many tokens with NVFP4 weights are computed in: bf16 (exact weights), fp8 (on the way
+    /// forward, weights and tokens rounded to 8 bits), native-fp4 (exact weights, tokens rounded to 4 bits, and in
+    /// training gradients from sides of 4 bits rounded at random: Blackwell, not yet seen on one), or auto: bf16
     #[arg(long, value_enum, default_value = "auto", value_name = "BITS", hide_possible_values = true)]
     pub(crate) compute: InBits,
 }

@@ -60,10 +60,10 @@ fn right(
 }
 
 /// How many tokens at once.
-fn tokens(cuda: &Cuda, op: &'static str, way: Compute, x: Rows, room: Room) -> Result<usize> {
+pub(super) fn tokens(cuda: &Cuda, op: &'static str, way: Compute, x: Rows, room: Room) -> Result<usize> {
     match way {
         Compute::Bf16 => tokens_at_once(cuda, op, &[(x, room.bytes)]),
-        _ => in_sixteens(cuda, op, room.tokens(x.columns)),
+        _ => in_sixteens(cuda, op, room.tokens(way, x.columns)),
     }
 }
 

@@ -4,7 +4,8 @@
 //! nor huge tensors leave the range of f32.
 
 use super::{BLOCK, BLOCK_BYTES};
-use crate::{e2m1, e4m3, philox, rounding};
+use crate::state::draw::Draws;
+use crate::{e2m1, e4m3, rounding};
 
 /// Largest c * s that `FourOverSix` and `Search` give in a tensor of their own tensor scale.
 pub(super) const TOP: f32 = 1536.0;
@@ -103,7 +104,7 @@ pub(super) fn search(x: &[f32; BLOCK], tensor: Tensor) -> Encoded {
     canonical(codes(x, best.scale, tensor), best.scale, 1)
 }
 
-pub(super) fn stochastic(x: &[f32; BLOCK], tensor: Tensor, stream: philox::Stream, first: u64) -> Encoded {
+pub(super) fn stochastic(x: &[f32; BLOCK], tensor: Tensor, draws: &Draws, first: u64) -> Encoded {
     let Some(amax) = finite_amax(x) else {
         return POISONED;
     };
@@ -111,17 +112,9 @@ pub(super) fn stochastic(x: &[f32; BLOCK], tensor: Tensor, stream: philox::Strea
     let nearest = e4m3::encode(y);
     let scale = nearest + u8::from(e4m3::decode(nearest) < y);
     let inverse = tensor.inverse / e4m3::decode(scale);
-    let mut codes = [0; BLOCK];
-    let mut quad = stream.quad(first / 4);
-    for (index, (code, value)) in (0..).zip(codes.iter_mut().zip(x)) {
-        let element = first.wrapping_add(index);
-        // Four neighbours share one draw.
-        if element % 4 == 0 {
-            quad = stream.quad(element / 4);
-        }
-        let bits = quad[(element % 4) as usize];
-        *code = u32::from(rounding::stochastic_e2m1(value * inverse, bits));
-    }
+    let (mut bits, mut others) = ([0; BLOCK], [0; BLOCK]);
+    draws.pairs(first, &mut bits, &mut others);
+    let codes = std::array::from_fn(|i| u32::from(rounding::stochastic_e2m1(x[i] * inverse, bits[i])));
     Encoded { codes: pack(&codes), scale }
 }
 

@@ -31,7 +31,8 @@
 
 mod block;
 
-use crate::{e2m1, e4m3, philox};
+use crate::state::draw::Draws;
+use crate::{e2m1, e4m3};
 use block::{Encoded, Tensor};
 
 /// Values that share one scale.
@@ -99,23 +100,23 @@ pub fn encode_row(x: &[f32], tensor_scale: f32, scales: Scales, codes: &mut [u8]
 
 /// Quantises one row with stochastic rounding: the mean over many steps is `x`.
 ///
-/// `first_element` is the index of `x[0]` in its tensor; `stream` holds (seed, step, tensor). Block
-/// scales are rounded up, not to nearest, so that nothing is clipped and the mean is unbiased;
+/// `first_element` is the index of `x[0]` in its tensor; an element is rounded by its own word of [`Draws::pairs`].
+/// Block scales are rounded up, not to nearest, so that nothing is clipped and the mean is unbiased;
 /// otherwise rules and lengths are those of [`encode_row`].
 ///
 /// # Panics
-/// When `codes` is not `ceil(len / 2)` long or `block_scales` not `ceil(len / 16)`.
+/// When `codes` is not `ceil(len / 2)` long or `block_scales` not `ceil(len / 16)`, or `first_element` no multiple of 16.
 pub fn encode_row_stochastic(
     x: &[f32],
     tensor_scale: f32,
-    stream: philox::Stream,
+    draws: &Draws,
     first_element: u64,
     codes: &mut [u8],
     block_scales: &mut [u8],
 ) {
     let tensor = Tensor::new(tensor_scale);
     each_block(x, codes, block_scales, |x, index| {
-        block::stochastic(x, tensor, stream, first_element.wrapping_add((index * BLOCK) as u64))
+        block::stochastic(x, tensor, draws, first_element.wrapping_add((index * BLOCK) as u64))
     });
 }
 

@@ -26,6 +26,14 @@ pub enum Purpose {
     Weight,
     /// Rounding of a stored gradient.
     Gradient,
+    /// Rounding of the gradient of a product's results, for the gradient of its input.
+    Results,
+    /// The same for the gradient of its weight.
+    ResultsOverTokens,
+    /// Rounding of a weight that takes part in the gradient of its input.
+    Transposed,
+    /// Signs of a Hadamard transform.
+    Signs,
 }
 
 /// The random words of one tensor at one step for one purpose.
@@ -171,7 +179,7 @@ mod tests {
             (1 << 40, 1 << 33, 1 << 50, (1 << 34) - 16),
             (3, 2, 1, u64::MAX - 15),
         ] {
-            for purpose in [Purpose::Weight, Purpose::Gradient] {
+            for purpose in [Purpose::Weight, Purpose::Signs] {
                 let draws = Draws::new(seed, step, tensor, purpose);
                 for (i, word) in draws.block(first).into_iter().enumerate() {
                     assert_eq!(word, bits(&draws, first + i as u64));
@@ -207,6 +215,8 @@ mod tests {
     #[test]
     fn each_purpose_has_its_own_bits() {
         let block = |purpose| Draws::new(1, 2, 3, purpose).block(0);
-        assert_ne!(block(Purpose::Weight), block(Purpose::Gradient));
+        use Purpose::{Gradient, Results, ResultsOverTokens, Signs, Transposed, Weight};
+        let all = [Weight, Gradient, Results, ResultsOverTokens, Transposed, Signs].map(block);
+        assert!(all.iter().enumerate().all(|(i, words)| !all[..i].contains(words)));
     }
 }

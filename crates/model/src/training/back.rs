@@ -3,7 +3,7 @@
 
 use halfbyte_checkpoint::{LayerTensor, TensorName};
 use halfbyte_ops::learn::Factors;
-use halfbyte_ops::{Backend, HeadsGradient, Matrix, Rows, Vector, WeightFormat};
+use halfbyte_ops::{Backend, HeadsGradient, Matrix, Rows, Vector, Weight, WeightFormat};
 use halfbyte_plan::Value;
 
 use super::{Learner, Training};
@@ -46,7 +46,17 @@ impl<B: Backend> Training<B> {
             self.backend.copy(self.middle(index, at.residual.rows), at.residual)?;
         }
         self.feed_forward_back(index, &w, pass, learner)?;
-        self.attention_back(index, &w, pass, saved, learner)
+        self.attention_back(index, &w, pass, saved, learner)?;
+        // Head and embedding are no products that may be rounded.
+        self.backend.round_gradients(None);
+        Ok(())
+    }
+
+    /// The gradients from here on are of products with this tensor.
+    fn products_of(&mut self, index: usize, tensor: LayerTensor, weight: &Weight, learner: &dyn Learner<B>) {
+        let rounded = weight.format == WeightFormat::Nvfp4;
+        let luck = rounded.then(|| learner.luck(TensorName::Layer(index, tensor))).flatten();
+        self.backend.round_gradients(luck);
     }
 
     /// A gradient as a matrix takes it, in `place` if that is not what it is.
@@ -76,12 +86,15 @@ impl<B: Backend> Training<B> {
         let dy = self.taken(d_residual, w.down, at.part)?;
         // Their gradients take the places of the products.
         let (gate, up) = (at.gate, at.up);
+        self.products_of(index, Down, &w.down.weight, learner);
         self.backend.gated_gradient(dy, &w.down.weight, (gate, up), gate, up)?;
         let x = block::input(at.activated, &[w.down]);
         let down = Used { weight: Down, bias: DownBias, matrix: w.down, x, dy, dy_wide: d_residual };
         self.hand_out(index, &down, learner)?;
-        self.backend.linear_input_gradient(gate, &w.gate.weight, d_normed, false)?;
-        self.backend.linear_input_gradient(up, &w.up.weight, d_normed, true)?;
+        for (tensor, dy, matrix) in [(Gate, gate, w.gate), (Up, up, w.up)] {
+            self.products_of(index, tensor, &matrix.weight, learner);
+            self.backend.linear_input_gradient(dy, &matrix.weight, d_normed, tensor != Gate)?;
+        }
         let x = block::input(at.post_normed, &[w.gate, w.up]);
         let gate = Used { weight: Gate, bias: GateBias, matrix: w.gate, x, dy: gate, dy_wide: gate };
         self.hand_out(index, &gate, learner)?;
@@ -106,6 +119,7 @@ impl<B: Backend> Training<B> {
         let d_normed = self.rows(Value::DNormed, tokens, entered.columns);
         let d_attended = self.rows(Value::DAttended, tokens, at.q.columns);
         let dy = self.taken(d_residual, w.o, at.part)?;
+        self.products_of(index, O, &w.o.weight, learner);
         self.backend.linear_input_gradient(dy, &w.o.weight, d_attended, false)?;
         let x = pass.attended(w.o);
         let o = Used { weight: O, bias: OBias, matrix: w.o, x, dy, dy_wide: d_residual };
@@ -116,6 +130,7 @@ impl<B: Backend> Training<B> {
         let mut all = [used(Q, QBias, w.q, q.0), used(K, KBias, w.k, k.0), used(V, VBias, w.v, v.0)];
         for (used, place) in all.iter_mut().zip([q.1, k.1, v.1]) {
             used.dy = self.taken(used.dy_wide, used.matrix, place)?;
+            self.products_of(index, used.weight, &used.matrix.weight, learner);
             self.backend.linear_input_gradient(used.dy, &used.matrix.weight, d_normed, used.weight != Q)?;
         }
         for used in &all {
@@ -193,6 +208,7 @@ impl<B: Backend> Training<B> {
     fn hand_out(&mut self, index: usize, used: &Used, learner: &mut dyn Learner<B>) -> Result<()> {
         let [weight, bias] = [used.weight, used.bias].map(|tensor| TensorName::Layer(index, tensor));
         if learner.wants(weight) {
+            self.products_of(index, used.weight, &used.matrix.weight, learner);
             let exact = used.matrix.weight.format == WeightFormat::F32;
             let factors = Factors { first: 0, dy: used.dy, x: used.x, exact, embedded: None };
             let room = self.buffer(Value::Gradient);

@@ -15,7 +15,7 @@ pub use import::import;
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::learn::Factors;
-use halfbyte_ops::{Backend, Buffer, Rows, Vector, Weight, loss};
+use halfbyte_ops::{Backend, Buffer, Luck, Rows, Vector, Weight, loss};
 use halfbyte_plan::{Name, Plan, Recompute, Stage, TrainingSettings, Value};
 
 use crate::angles::Angles;
@@ -57,6 +57,12 @@ pub trait Learner<B: Backend> {
     /// Whether a tensor learns: a gradient that nobody wants is not handed out, and that of a matrix not computed.
     fn wants(&self, _name: TensorName) -> bool {
         true
+    }
+
+    /// What decides roundings in the gradients of products with this tensor, where they may be random. See
+    /// [`Backend::round_gradients`].
+    fn luck(&self, _name: TensorName) -> Option<Luck> {
+        None
     }
 
     /// `gradient` are rows `first..` of the tensor's gradient (a vector is one row); the buffer is

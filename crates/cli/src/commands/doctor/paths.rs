@@ -5,6 +5,11 @@ use halfbyte_cuda::{Compute, Device};
 
 use crate::place::Place;
 
+/// What four bits mean; no chip that has them has run it.
+const NATIVE: &str = "exact weights, tokens rounded to 4 bits; gradients of layers from sides of 4 bits, rounded at \
+    random after a Hadamard transform (of weights) or along outputs (of inputs, where the weight, whose scales lie along \
+    inputs, is rounded once more); head and embedding in bf16; seen in emulation, not yet on such a chip";
+
 /// What is computed, and how.
 pub(super) fn paths(place: &Place) -> Vec<(&'static str, String)> {
     match place {
@@ -68,8 +73,8 @@ fn on_gpu(device: &Device, unified: bool) -> Vec<(&'static str, String)> {
         ("attention, both ways", "own kernels on bf16 tensor cores".into()),
         ("rounding and the optimizer", "own kernels, the bits of the CPU".into()),
         ("norms and all that is left", "own kernels".into()),
-        ("native NVFP4", few_bits(Compute::NativeFp4, "exact weights, tokens rounded to 4 bits")),
-        ("FP8", few_bits(Compute::Fp8, "weights and tokens rounded to 8 bits")),
+        ("native NVFP4", few_bits(Compute::NativeFp4, NATIVE)),
+        ("FP8", few_bits(Compute::Fp8, "weights and tokens rounded to 8 bits; gradients in bf16")),
         ("memory", memory.into()),
     ]
 }
