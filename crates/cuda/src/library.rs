@@ -211,13 +211,14 @@ pub(crate) fn input_gradient(
     added: bool,
 ) -> Result<()> {
     const OP: &str = "linear_input_gradient";
-    let to = cuda.rows(OP, dx)?;
+    let (to, narrow) = (cuda.pointer(OP, dx.buffer)?, dx.narrow);
+    let (stride, size) = if narrow { (dx.columns.next_multiple_of(64), 2) } else { (dx.columns, 4) };
     let most = tokens_at_once(cuda, OP, &[(dy, ROUNDED)])?;
     for (first, count) in pieces(dy.rows, most) {
         let (most, limit) = most_results(cuda, weight.rows, count, 0);
-        let out = to.add(first * weight.columns * 4);
         for part in parts(OP, weight.columns, most, limit)? {
-            let to = Results { added, ..Results::new(out.add(part.start * 4), weight.columns) };
+            let at = to.add((first * stride + part.start) * size);
+            let to = Results { added, narrow, ..Results::new(at, stride) };
             inputs(cuda, OP, dy.slice(first, count), weight, part, to)?;
         }
     }

@@ -72,11 +72,13 @@ pub(crate) struct Results {
     pub(crate) narrow: bool,
     /// To what is there.
     pub(crate) added: bool,
+    /// To what lies there as these are to lie, if it is added to something elsewhere.
+    pub(crate) from: Option<DevicePtr>,
 }
 
 impl Results {
     pub(crate) fn new(at: DevicePtr, stride: usize) -> Results {
-        Results { at, stride, narrow: false, added: false }
+        Results { at, stride, narrow: false, added: false, from: None }
     }
 }
 
@@ -118,7 +120,8 @@ impl Product {
             turned: [left.turned, right.turned],
             values: left.values,
             narrow: out.narrow,
-            alignments: [left.at, right.at, out.at].map(alignment),
+            alignments: [left.at, right.at, DevicePtr(out.at.0 | out.from.map_or(0, |from| from.0))]
+                .map(alignment),
         }
     }
 }
@@ -224,8 +227,8 @@ impl CublasLt {
                 right,
                 of.left.at.0,
                 left,
-                factor(usize::from(of.out.added)),
-                of.out.at.0,
+                factor(usize::from(of.out.added || of.out.from.is_some())),
+                of.out.from.unwrap_or(of.out.at).0,
                 out,
                 of.out.at.0,
                 out,
