@@ -320,11 +320,13 @@ impl Backend for Cpu {
     fn attend_gradient(
         &mut self,
         of: &Attention<'_>,
+        out: Rows,
         dout: Rows,
         dq: Rows,
         dk: Rows,
         dv: Rows,
     ) -> Result<()> {
+        halfbyte_ops::attend::check_gradient(of, out, dout, dq, dk, dv)?;
         attend::gradient::run(self, of, dout, dq, dk, dv)
     }
 

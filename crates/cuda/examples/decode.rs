@@ -115,7 +115,7 @@ impl Values {
     }
 
     fn added(&self, matrix: Matrix) -> [Product; 1] {
-        [Product { matrix, out: self.residual, added: true }]
+        [Product { matrix, out: self.residual, added: Some(self.residual) }]
     }
 
     fn norm(&self) -> Norm {

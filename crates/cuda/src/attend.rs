@@ -4,11 +4,14 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use halfbyte_ops::tensor::{KEYS, WIDEST_HEAD};
-use halfbyte_ops::{Attention, Buffer, Cache, CacheFormat, Fresh, Heads, Result, Rows, Sight, attend, heads};
+use halfbyte_ops::{
+    Attention, Buffer, Cache, CacheFormat, Fresh, Heads, Result, Rows, Sight, WeightFormat, attend, heads,
+};
 
-use crate::Cuda;
 use crate::chain::{Kind, Stage};
+use crate::heads::MANY;
 use crate::launch::{DevicePtr, Grid, args};
+use crate::{Cuda, library};
 
 /// Widest head, as stored, of the kernels that are not `plain`.
 const USUAL_HEAD: usize = 128;
@@ -68,7 +71,11 @@ pub(crate) fn blocks_of(samples: &[Range<usize>], rows: usize) -> Vec<[u32; 3]> 
 /// An attention's pointers and sizes, for whichever kernels fit.
 struct Task {
     q: DevicePtr,
+    /// Only on tensor cores.
+    narrow_q: bool,
     cache: DevicePtr,
+    /// Keys and values as narrow rows, instead of those in the cache; only on tensor cores.
+    rows: Option<[DevicePtr; 2]>,
     out: DevicePtr,
     queries: usize,
     heads: usize,
@@ -93,7 +100,9 @@ impl Task {
     fn of(cuda: &Cuda, q: Rows, cache: &Cache, sight: Sight, out: Rows) -> Result<Task> {
         Ok(Task {
             q: cuda.rows("attend", q)?,
+            narrow_q: false,
             cache: cuda.pointer("attend", cache.buffer)?,
+            rows: None,
             out: cuda.pointer("attend", out.buffer)?,
             queries: q.rows,
             heads: q.columns / cache.head_dim,
@@ -117,24 +126,31 @@ pub(crate) fn forward(cuda: &mut Cuda, q: Rows, cache: &Cache, sight: Sight, out
     }
 }
 
-/// All samples in one launch: the scratch is a cache that has room for them, side by side.
+/// Whether heads of so many tokens may be narrow: where the library makes what goes into them and comes back, and where
+/// tensor cores take them as they lie.
+pub(crate) fn narrow_heads(cuda: &Cuda, tokens: usize, head_dim: usize) -> bool {
+    let heads = matches!(head_dim, 64 | 128) && tokens >= MANY;
+    heads && library::takes(cuda, tokens, WeightFormat::Bf16)
+}
+
+/// All samples in one launch: as they are where they are narrow, else the scratch is a cache that has room for them, side
+/// by side.
 pub(crate) fn samples(cuda: &mut Cuda, of: &Attention<'_>, cache: &Cache, out: Rows) -> Result<()> {
     attend::check_samples(of, cache, out)?;
-    let (q, to) = (cuda.rows("attend", of.q)?, cuda.pointer("attend", out.buffer)?);
-    if !fits_tiles(cache, q, to) {
+    let (q, to) = (cuda.pointer("attend", of.q.buffer)?, cuda.pointer("attend", out.buffer)?);
+    if !fits_tiles(cache, q, to)
+        || of.q.narrow && (cache.format != CacheFormat::Bf16 || !of.head_dim.is_multiple_of(64))
+    {
         return attend::sample_by_sample(cuda, of, cache, out);
     }
-    let capacity = of.q.rows.next_multiple_of(KEYS);
-    let bytes = Cache::bytes(cache.format, cache.kv_heads, cache.head_dim, capacity);
-    let all = Cache { buffer: Buffer { bytes, ..cuda.scratch }, capacity, ..*cache };
-    let place = cuda.scratch("attend", bytes)?;
-    store(cuda, of.k, of.v, 0, &all)?;
     let heads = of.q.columns / cache.head_dim;
     let blocks = blocks_of(of.samples, Way::of(cuda, q, cache, heads).queries);
     let list = cuda.upload("attend", &blocks.concat())?;
     let task = Task {
         q,
-        cache: place,
+        narrow_q: of.q.narrow,
+        cache: DevicePtr::NULL,
+        rows: None,
         out: to,
         queries: of.q.rows,
         heads,
@@ -143,7 +159,16 @@ pub(crate) fn samples(cuda: &mut Cuda, of: &Attention<'_>, cache: &Cache, out: R
         narrow: out.narrow,
         blocks: Some((list, blocks.len())),
     };
-    tiled(cuda, &task, &all)
+    if of.q.narrow {
+        let [k, v] = [of.k, of.v].map(|rows| cuda.pointer("attend", rows.buffer));
+        return tiled(cuda, &Task { rows: Some([k?, v?]), ..task }, cache);
+    }
+    let capacity = of.q.rows.next_multiple_of(KEYS);
+    let bytes = Cache::bytes(cache.format, cache.kv_heads, cache.head_dim, capacity);
+    let all = Cache { buffer: Buffer { bytes, ..cuda.scratch }, capacity, ..*cache };
+    let place = cuda.scratch("attend", bytes)?;
+    store(cuda, of.k, of.v, 0, &all)?;
+    tiled(cuda, &Task { cache: place, ..task }, &all)
 }
 
 /// Queries, keys and values straight from their products: of one token, a stage of its chain. See
@@ -274,8 +299,17 @@ impl Way {
 
 /// Tiles on tensor cores.
 fn tiled(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
-    let Cache { kv_heads, head_dim, capacity, .. } = *cache;
+    let Cache { kv_heads, head_dim, capacity, format, .. } = *cache;
     let Task { queries, heads, start, window, .. } = *task;
+    // Where keys and values lie, how far heads are from each other, and positions.
+    let (keys, values, of_head, of_position) = match task.rows {
+        Some([keys, values]) => (keys, values, head_dim, kv_heads * head_dim),
+        None => {
+            let (width, bytes) =
+                (Cache::padded_head(head_dim), Cache::bytes(format, kv_heads, head_dim, capacity));
+            (task.cache, task.cache.add(bytes / 2), capacity * width, width)
+        }
+    };
     let way = Way::of(cuda, task.q, cache, heads);
     let (list, blocks) = task.blocks.unwrap_or((DevicePtr::NULL, queries.div_ceil(way.queries)));
     let grid = Grid {
@@ -288,10 +322,13 @@ fn tiled(cuda: &mut Cuda, task: &Task, cache: &Cache) -> Result<()> {
         grid,
         args![
             task.q,
-            task.cache,
+            task.narrow_q,
+            keys,
+            values,
             kv_heads,
             head_dim,
-            capacity,
+            of_head,
+            of_position,
             queries,
             start,
             window,

@@ -49,11 +49,16 @@ pub(crate) fn scratch(tokens: usize, heads: usize, kv_heads: usize, head_dim: us
 
 /// The pointers of a call.
 struct Task {
-    /// q, k, v and dy.
+    /// q, k, v and dy, all of them narrow or none.
     inputs: [DevicePtr; 4],
+    narrow: bool,
+    /// What attention gave, and whether that is narrow.
+    out: (DevicePtr, bool),
     dq: DevicePtr,
     dk: DevicePtr,
     dv: DevicePtr,
+    /// Whether dv is to be, on tensor cores.
+    narrow_dv: bool,
     scratch: DevicePtr,
     heads: usize,
     kv_heads: usize,
@@ -62,7 +67,7 @@ struct Task {
 impl Task {
     /// Whether rows lie as tensor cores fetch and store them: by pairs, from a multiple of 16 bytes on.
     fn aligned(&self, head_dim: usize) -> bool {
-        let all = self.inputs.iter().chain([&self.dq, &self.dk, &self.dv]);
+        let all = self.inputs.iter().chain([&self.out.0, &self.dq, &self.dk, &self.dv]);
         head_dim.is_multiple_of(2) && all.into_iter().all(|place| place.0.is_multiple_of(16))
     }
 }
@@ -70,24 +75,36 @@ impl Task {
 pub(crate) fn run(
     cuda: &mut Cuda,
     of: &Attention<'_>,
+    out: Rows,
     dout: Rows,
     dq: Rows,
     dk: Rows,
     dv: Rows,
 ) -> Result<()> {
-    attend::check_gradient(of, dout, dq, dk, dv)?;
+    attend::check_gradient(of, out, dout, dq, dk, dv)?;
     let (heads, kv_heads) = (of.q.columns / of.head_dim, of.k.columns / of.head_dim);
+    let plain_alone = of.exact || !matches!(of.head_dim, 64 | 128);
+    let place = |rows: Rows| match plain_alone {
+        true => cuda.rows(OP, rows),
+        false => cuda.pointer(OP, rows.buffer),
+    };
     let task = Task {
-        inputs: [cuda.rows(OP, of.q)?, cuda.rows(OP, of.k)?, cuda.rows(OP, of.v)?, cuda.rows(OP, dout)?],
+        inputs: [place(of.q)?, place(of.k)?, place(of.v)?, place(dout)?],
+        narrow: of.q.narrow,
+        out: (cuda.pointer(OP, out.buffer)?, out.narrow),
         dq: cuda.rows(OP, dq)?,
         dk: cuda.rows(OP, dk)?,
-        dv: cuda.rows(OP, dv)?,
+        dv: place(dv)?,
+        narrow_dv: dv.narrow,
         scratch: cuda.scratch(OP, rows_scratch(of.q.rows, heads, kv_heads, of.head_dim))?,
         heads,
         kv_heads,
     };
     match of.head_dim {
-        head_dim if of.exact || head_dim > USUAL_HEAD || !task.aligned(head_dim) => plain(cuda, of, &task),
+        head_dim if of.exact || head_dim > USUAL_HEAD || !task.aligned(head_dim) => {
+            [of.q, dv].iter().try_for_each(|rows| cuda.rows(OP, *rows).map(|_| ()))?;
+            plain(cuda, of, &task)
+        }
         head_dim => {
             let way = if by_warpgroups(cuda, head_dim) {
                 let [queries, keys] = ["attend_gradient_queries_warpgroup", "attend_gradient_keys_warpgroup"];
@@ -130,10 +147,17 @@ fn tiled(cuda: &mut Cuda, of: &Attention<'_>, task: &Task, way: &Way) -> Result<
     let dy = q.add(query_rows * width * 2);
     let k = dy.add(query_rows * width * 2);
     let v = k.add(key_rows * width * 2);
-    let [wide_q, wide_k, wide_v, wide_dy] = task.inputs;
-    let grid = Grid::each((query_rows + key_rows) * 2 * width / 8, 256);
-    let operands = args![wide_q, wide_dy, wide_k, wide_v, query_rows, key_rows, of.head_dim, width, q];
-    cuda.launch("attend_gradient_round", grid, operands)?;
+    let [given_q, given_k, given_v, given_dy] = task.inputs;
+    let inputs = match task.narrow {
+        true => args![given_q, given_dy, given_k, given_v],
+        false => {
+            let grid = Grid::each((query_rows + key_rows) * 2 * width / 8, 256);
+            let inputs = args![given_q, given_dy, given_k, given_v];
+            let sizes = args![query_rows, key_rows, of.head_dim, width, q];
+            cuda.launch("attend_gradient_round", grid, &[inputs, sizes].concat())?;
+            args![q, dy, k, v]
+        }
+    };
 
     let query_blocks = blocks_of(of.samples, way.rows);
     // Early keys are seen by the most.
@@ -153,12 +177,13 @@ fn tiled(cuda: &mut Cuda, of: &Attention<'_>, task: &Task, way: &Way) -> Result<
         threads: (way.threads, 1, 1),
         shared: shared as u32,
     };
-    let inputs = args![q, dy, k, v];
     let sizes = args![heads, kv_heads, of.head_dim, of.window.unwrap_or(0), scale(of)];
-    let arguments = [inputs, args![list], sizes, args![task.dq, stats]].concat();
+    let arguments = [inputs, args![list], sizes, args![task.out.0, task.out.1, task.dq, stats]].concat();
     cuda.launch(way.queries, query_grid, &arguments)?;
-    let (arguments, count) =
-        ([inputs, args![key_list], sizes, args![task.dk, task.dv, stats]].concat(), key_blocks.len());
+    let (arguments, count) = (
+        [inputs, args![key_list], sizes, args![task.dk, task.dv, task.narrow_dv, stats]].concat(),
+        key_blocks.len(),
+    );
     if !way.shares {
         return cuda.launch(way.keys, key_grid(1), &arguments);
     }

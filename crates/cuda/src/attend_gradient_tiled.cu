@@ -3,25 +3,17 @@
 //
 // Everything is rounded into scratch first. A block of 8 warps then has 128 queries, or 128 keys; each warp 16 of
 // them in registers. The other side comes by in tiles of 64: one is fetched while the other is used, 16 rows at a time.
-#include "head_tile.cuh"
+#include "attend_gradient.cuh"
 
 const u32 THREADS = 256;
-// How far (in powers of two) scores may pass their reference before sums are scaled to a new one: not far, since
-// the mean of dp is found anew only then.
-#define SLACK 3.0f
 
-// One call on rounded rows `[token][head][WIDTH]`. `tiles` has for each block its
-// sample's first row, its own, and the row after the sample's last.
+// One call.
 struct Heads {
     const u16 *q, *dy, *k, *v;
     const u32 *tiles;
     u32 heads, kv_heads, head_dim, window;
     float scale;
 };
-
-#define HEADS                                                                                                          \
-    const u16 *q, const u16 *dy, const u16 *k, const u16 *v, const u32 *tiles, u32 heads, u32 kv_heads, u32 head_dim,  \
-        u32 window, float scale
 #define GIVEN Heads{q, dy, k, v, tiles, heads, kv_heads, head_dim, window, scale}
 
 // Heads of q and dy (`query_rows` each), then of k and v, one behind the other: eight channels for each thread,
@@ -91,63 +83,28 @@ __device__ __forceinline__ void dots(float (&x)[2][4], float (&y)[2][4], const u
     }
 }
 
-// 16 rows of this warp, from `first` on, of a head; those before `end` are there.
-template <int WIDTH>
-__device__ __forceinline__ void write(const float (&sums)[WIDTH / 8][4], const float (&factor)[2], float *to,
-                                      u32 heads, u32 head, u32 head_dim, u32 first, u32 end) {
-    u32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (u32 i = 0; i < WIDTH / 8 * 2; i++) {
-        u32 r = i % 2, row = first + lane / 4 + r * 8, channel = i / 2 * 8 + lane % 4 * 2;
-        if (row >= end || channel >= head_dim) continue;
-        float2 pair = make_float2(sums[i / 2][2 * r] * factor[r], sums[i / 2][2 * r + 1] * factor[r]);
-        *(float2 *)(to + ((u64)row * heads + head) * head_dim + channel) = pair;
-    }
-}
-
 // ---- queries ----
 
-// Of two queries of a thread, relative to 2^reference: its part of the sum of p, and of the sum of p (dp - centre).
-struct Running {
-    float reference[2], centre[2], sum[2], turned[2];
-};
-
-// Queries whose scores passed their reference get the highest as a new one, and as the centre the mean of dp so far,
-// these scores included: what is left to subtract from p dp at the end is small then, and rounding p dp and p apart
-// costs little. (Others do not: what a query comes out as must not depend on its neighbours.)
+// Queries whose scores passed their reference get the highest as a new one. (Others do not: what a query comes out as
+// must not depend on its neighbours.)
 template <int WIDTH>
-__device__ __forceinline__ void recentre(Running &at, float (&sums)[2][WIDTH / 8][4], const float (&scores)[2][4],
-                                         const float (&dp)[2][4], float scale) {
+__device__ __forceinline__ void rescale(Running &at, float (&sums)[1][WIDTH / 8][4], const float (&scores)[2][4],
+                                        float scale) {
 #pragma unroll
     for (u32 r = 0; r < 2; r++) {
         float top = top_of_row(top_of(scores, r)) * scale;
-        bool passed = top > at.reference[r] + SLACK;
-        float next = passed ? top : at.reference[r];
+        float next = top > at.reference[r] + SLACK ? top : at.reference[r];
         float shrink = quick_exp2(at.reference[r] - next);
         at.reference[r] = next, at.sum[r] *= shrink, at.turned[r] *= shrink;
-        float sum = at.sum[r], turned = at.turned[r];
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            float p = quick_exp2(__fmaf_rn(scores[i / 2][2 * r + i % 2], scale, -next));
-            sum += p;
-            turned = __fmaf_rn(p, dp[i / 2][2 * r + i % 2] - at.centre[r], turned);
-        }
-        sum = sum_of_row(sum), turned = sum_of_row(turned);
-        float by = passed ? turned / sum : 0.0f;
-        at.centre[r] += by;
-        at.turned[r] = __fmaf_rn(-by, at.sum[r], at.turned[r]);
-#pragma unroll
-        for (u32 i = 0; i < WIDTH / 4; i++) {
-            float &of_turned = sums[0][i / 2][2 * r + i % 2], &of_p = sums[1][i / 2][2 * r + i % 2];
-            of_p *= shrink;
-            of_turned = __fmaf_rn(-by, of_p, of_turned * shrink);
-        }
+        for (u32 i = 0; i < WIDTH / 4; i++) sums[0][i / 2][2 * r + i % 2] *= shrink;
     }
 }
 
-// dq of 128 queries, in one pass over the keys: p (dp - centre) and p times k, whose difference follows once the mean
-// of dp is known. The logarithm of the sum of p, and that mean, stay in `stats`.
-template <int WIDTH> __device__ __forceinline__ void queries(const Heads &of, float *dq, float4 *stats) {
+// dq of 128 queries, in one pass over the keys: p (dp - centre) times k. The logarithm of the sum of p, and the mean of
+// dp, stay in `stats`.
+template <int WIDTH>
+__device__ __forceinline__ void queries(const Heads &of, const void *out, u32 narrow, float *dq, float4 *stats) {
     const u32 SIDE = TILE * WIDTH * 2;
     const u32 *tile = of.tiles + blockIdx.y * 3;
     u32 start = tile[0], first = tile[1], end = tile[2], h = blockIdx.x, kv = h / (of.heads / of.kv_heads);
@@ -163,7 +120,8 @@ template <int WIDTH> __device__ __forceinline__ void queries(const Heads &of, fl
     hold<WIDTH>(q, of.q, of.heads, h, own, end);
     hold<WIDTH>(dy, of.dy, of.heads, h, own, end);
     Running at = {{LOWEST, LOWEST}};
-    float sums[2][WIDTH / 8][4] = {};
+    find_centres<WIDTH>(at, of.dy, out, narrow, of.heads, h, of.head_dim, row, end);
+    float sums[1][WIDTH / 8][4] = {};
     u32 stage = 0;
     for (u32 keys = low; keys < last; keys += TILE, stage ^= 1) {
         u8 *near_k = dynamic_shared + stage * 2 * SIDE, *near_v = near_k + SIDE;
@@ -188,7 +146,7 @@ template <int WIDTH> __device__ __forceinline__ void queries(const Heads &of, fl
             }
             bool passed = top_of(p, 0) * scale > at.reference[0] + SLACK;
             passed = passed || top_of(p, 1) * scale > at.reference[1] + SLACK;
-            if (__any_sync(0xffffffffu, passed)) recentre<WIDTH>(at, sums, p, dp, scale);
+            if (__any_sync(0xffffffffu, passed)) rescale<WIDTH>(at, sums, p, scale);
 #pragma unroll
             for (u32 i = 0; i < 8; i++) {
                 u32 r = i % 4 / 2;
@@ -198,10 +156,9 @@ template <int WIDTH> __device__ __forceinline__ void queries(const Heads &of, fl
                 at.sum[r] += score;
                 at.turned[r] += product;
             }
-            u32 left[2][4];
+            u32 left[1][4];
             as_left(left[0], dp);
-            as_left(left[1], p);
-            mix<WIDTH, 2>(sums, left, near_k, key - keys);
+            mix<WIDTH, 1>(sums, left, near_k, key - keys);
         }
     }
 
@@ -209,17 +166,12 @@ template <int WIDTH> __device__ __forceinline__ void queries(const Heads &of, fl
 #pragma unroll
     for (u32 r = 0; r < 2; r++) {
         float sum = sum_of_row(at.sum[r]), mean = sum_of_row(at.turned[r]) / sum;
-        factor[r] = of.scale / sum;
-#pragma unroll
-        for (u32 i = 0; i < WIDTH / 4; i++) {
-            float &result = sums[0][i / 2][2 * r + i % 2];
-            result = __fmaf_rn(-mean, sums[1][i / 2][2 * r + i % 2], result);
-        }
+        factor[r] = sees_one(row + r * 8, start, of.window) ? 0.0f : of.scale / sum;
         if (lane % 4 == 0 && row + r * 8 < end)
             stats[(u64)(row + r * 8) * of.heads + h] =
                 make_float4(at.reference[r] + log2f(sum), mean + at.centre[r], 0.0f, 0.0f);
     }
-    write<WIDTH>(sums[0], factor, dq, of.heads, h, of.head_dim, own, end);
+    write<WIDTH>(sums[0], factor, dq, false, of.heads, h, of.head_dim, own, end);
 }
 
 // ---- keys ----
@@ -238,7 +190,7 @@ __device__ __forceinline__ void fetch_queries(const Heads &of, u8 *to, const flo
 
 // dk and dv of 128 keys: queries that see them come by, one head of theirs after the other.
 template <int WIDTH>
-__device__ __forceinline__ void keys(const Heads &of, float *dk, float *dv, const float4 *stats) {
+__device__ __forceinline__ void keys(const Heads &of, float *dk, void *dv, u32 narrow, const float4 *stats) {
     const u32 SIDE = TILE * WIDTH * 2, STAGE = 2 * SIDE + TILE * 16;
     const u32 *tile = of.tiles + blockIdx.y * 3;
     u32 first = tile[1], end = tile[2], kv = blockIdx.x, group = of.heads / of.kv_heads;
@@ -289,18 +241,18 @@ __device__ __forceinline__ void keys(const Heads &of, float *dk, float *dv, cons
         }
     }
     const float whole[2] = {1.0f, 1.0f};
-    write<WIDTH>(key_sums[0], whole, dk, of.kv_heads, kv, of.head_dim, own, end);
-    write<WIDTH>(value_sums[0], whole, dv, of.kv_heads, kv, of.head_dim, own, end);
+    write<WIDTH>(key_sums[0], whole, dk, false, of.kv_heads, kv, of.head_dim, own, end);
+    write<WIDTH>(value_sums[0], whole, dv, narrow, of.kv_heads, kv, of.head_dim, own, end);
 }
 
 #define GRADIENTS(width)                                                                                               \
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
-        attend_gradient_queries_##width(HEADS, float *dq, float4 *stats) {                                             \
-        queries<width>(GIVEN, dq, stats);                                                                              \
+        attend_gradient_queries_##width(HEADS, const void *out, u32 narrow, float *dq, float4 *stats) {                \
+        queries<width>(GIVEN, out, narrow, dq, stats);                                                                 \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
-        attend_gradient_keys_##width(HEADS, float *dk, float *dv, const float4 *stats) {                               \
-        keys<width>(GIVEN, dk, dv, stats);                                                                             \
+        attend_gradient_keys_##width(HEADS, float *dk, void *dv, u32 narrow, const float4 *stats) {                    \
+        keys<width>(GIVEN, dk, dv, narrow, stats);                                                                     \
     }
 
 GRADIENTS(64)

@@ -4,16 +4,10 @@
 // A warpgroup has 64 queries, or 64 keys, in shared memory. The other side comes by in tiles of 64 rows, of which three
 // stand there: products of the last one still run while those of this one begin and the next is fetched. Queries are in
 // blocks of one warpgroup, of which a multiprocessor has two; keys, which see many more tiles, in blocks of two.
+#include "attend_gradient.cuh"
 #include "warpgroup.cuh"
 
 const u32 WIDTH = 128, SIDE = TILE * WIDTH * 2;
-#define SLACK 3.0f
-
-// Rounded rows `[token][head][WIDTH]`. `tiles` has for each block its sample's first row, its own, and the row after
-// the sample's last.
-#define HEADS                                                                                                          \
-    const u16 *q, const u16 *dy, const u16 *k, const u16 *v, const u32 *tiles, u32 heads, u32 kv_heads, u32 head_dim,  \
-        u32 window, float scale
 
 // A head's rows `first..first + 64` start on their way, zeros from `end` on.
 template <int THREADS>
@@ -27,30 +21,11 @@ __device__ __forceinline__ void fetch(u8 *tile, const u16 *from, u32 heads, u32 
         start_copy(near + i * STEP * 128, from, first + row + i * STEP < end);
 }
 
-// 16 rows of this warp, from `first` on, of a head; those before `end` are there.
-__device__ __forceinline__ void write(const float (&sums)[16][4], const float (&factor)[2], float *to, u32 heads,
-                                      u32 head, u32 head_dim, u32 first, u32 end) {
-    u32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (u32 i = 0; i < WIDTH / 8 * 2; i++) {
-        u32 r = i % 2, row = first + lane / 4 + r * 8, channel = i / 2 * 8 + lane % 4 * 2;
-        if (row >= end || channel >= head_dim) continue;
-        float2 pair = make_float2(sums[i / 2][2 * r] * factor[r], sums[i / 2][2 * r + 1] * factor[r]);
-        *(float2 *)(to + ((u64)row * heads + head) * head_dim + channel) = pair;
-    }
-}
-
 // ---- queries ----
-
-// Of two queries of a thread, relative to 2^reference: its part of the sum of p, and of the sum of p (dp - centre).
-struct Running {
-    float reference[2], centre[2], sum[2], turned[2];
-};
 
 // Queries whose scores passed their reference get the highest as a new one. (Others do not: what a query comes out as
 // must not depend on its neighbours.) Gives what sums are to be multiplied by, and whether any of the warp's are.
-__device__ __forceinline__ bool raise(Running &at, bool (&passed)[2], float (&shrink)[2], const float (&scores)[8][4],
-                                      float scale) {
+__device__ __forceinline__ bool raise(Running &at, float (&shrink)[2], const float (&scores)[8][4], float scale) {
     float top[2];
     tops_of(top, scores);
     bool here = top[0] * scale > at.reference[0] + SLACK || top[1] * scale > at.reference[1] + SLACK;
@@ -58,52 +33,26 @@ __device__ __forceinline__ bool raise(Running &at, bool (&passed)[2], float (&sh
 #pragma unroll
     for (u32 r = 0; r < 2; r++) {
         float highest = top_of_row(top[r]) * scale;
-        passed[r] = highest > at.reference[r] + SLACK;
-        float next = passed[r] ? highest : at.reference[r];
+        float next = highest > at.reference[r] + SLACK ? highest : at.reference[r];
         shrink[r] = quick_exp2(at.reference[r] - next);
-        at.reference[r] = next;
+        at.reference[r] = next, at.sum[r] *= shrink[r], at.turned[r] *= shrink[r];
     }
     return true;
 }
 
-// What was summed so far becomes relative to the new reference. Where it is new, the mean of dp so far, these scores
-// included, becomes the centre (which moves `by` so much): what is left to subtract from p dp at the end is small then,
-// and rounding p dp and p apart costs little.
-__device__ __forceinline__ void recentre(Running &at, float (&by)[2], const float (&p)[8][4], const float (&dp)[8][4],
-                                         const bool (&passed)[2], const float (&shrink)[2]) {
-#pragma unroll
-    for (u32 r = 0; r < 2; r++) {
-        at.sum[r] *= shrink[r], at.turned[r] *= shrink[r];
-        float sum = at.sum[r], turned = at.turned[r];
-#pragma unroll
-        for (u32 i = 0; i < TILE / 4; i++) {
-            float weight = p[i / 2][2 * r + i % 2];
-            sum += weight;
-            turned = __fmaf_rn(weight, dp[i / 2][2 * r + i % 2] - at.centre[r], turned);
-        }
-        sum = sum_of_row(sum), turned = sum_of_row(turned);
-        by[r] = passed[r] ? turned / sum : 0.0f;
-        at.centre[r] += by[r];
-        at.turned[r] = __fmaf_rn(-by[r], at.sum[r], at.turned[r]);
-    }
-}
-
 // Scores and dp of a tile, under way, into p and p (dp - centre); BEHIND is how many groups of products follow them.
 template <int BEHIND>
-__device__ __forceinline__ void turn(Running &at, float (&sums)[2][16][4], float (&p)[8][4], float (&dp)[8][4], u32 own,
+__device__ __forceinline__ void turn(Running &at, float (&sums)[16][4], float (&p)[8][4], float (&dp)[8][4], u32 own,
                                      u32 key, u32 window, float scale) {
     wait_for_products_but<BEHIND + 1>(p);
     hide_unseen(p, own, key, window);
-    bool passed[2];
     float shrink[2];
-    bool any = raise(at, passed, shrink, p, scale);
+    bool any = raise(at, shrink, p, scale);
 #pragma unroll
     for (u32 i = 0; i < TILE / 2; i++)
         p[i / 4][i % 4] = quick_exp2(__fmaf_rn(p[i / 4][i % 4], scale, -at.reference[i % 4 / 2]));
     settle(p);
     wait_for_products_but<BEHIND>(dp);
-    float by[2] = {0.0f, 0.0f};
-    if (any) recentre(at, by, p, dp, passed, shrink);
 #pragma unroll
     for (u32 i = 0; i < TILE / 2; i++) {
         u32 r = i % 4 / 2;
@@ -113,22 +62,16 @@ __device__ __forceinline__ void turn(Running &at, float (&sums)[2][16][4], float
         at.turned[r] += product;
     }
     settle(dp);
-    wait_for_products_but<0>(sums[0]);
-    settle(sums[1]);
+    wait_for_products_but<0>(sums);
     if (!any) return;
 #pragma unroll
-    for (u32 i = 0; i < WIDTH / 2; i++) {
-        u32 r = i % 4 / 2;
-        float &of_turned = sums[0][i / 4][i % 4], &of_p = sums[1][i / 4][i % 4];
-        of_p *= shrink[r];
-        of_turned = __fmaf_rn(-by[r], of_p, of_turned * shrink[r]);
-    }
+    for (u32 i = 0; i < WIDTH / 2; i++) sums[i / 4][i % 4] *= shrink[i % 4 / 2];
 }
 
-// dq of 64 queries in one pass over the keys: p (dp - centre) and p times k, whose difference follows once the mean of
-// dp is known. The logarithm of the sum of p, and that mean, stay in `stats`.
+// dq of 64 queries in one pass over the keys: p (dp - centre) times k. The logarithm of the sum of p, and the mean of dp,
+// stay in `stats`.
 extern "C" __global__ void __launch_bounds__(128, 2)
-    attend_gradient_queries_warpgroup(HEADS, float *dq, float4 *stats) {
+    attend_gradient_queries_warpgroup(HEADS, const void *out, u32 narrow, float *dq, float4 *stats) {
     const u32 *tile = tiles + blockIdx.y * 3;
     u32 start = tile[0], first = tile[1], end = tile[2], last = min(first + TILE, end);
     u32 h = blockIdx.x, kv = h / (heads / kv_heads), lane = threadIdx.x % 32;
@@ -152,8 +95,9 @@ extern "C" __global__ void __launch_bounds__(128, 2)
     fetch_keys(1, 1, low + TILE);
 
     Running at = {{LOWEST, LOWEST}};
-    float sums[2][16][4] = {}, p[8][4], dp[8][4];
-    u32 left[2][TILE / 16][4], at_k = 0, at_v = 0;
+    find_centres<WIDTH>(at, dy, out, narrow, heads, h, head_dim, row, end);
+    float sums[16][4] = {}, p[8][4], dp[8][4];
+    u32 left[TILE / 16][4], at_k = 0, at_v = 0;
     wait_for_copies_but<1>();
     show_to_products();
     __syncthreads();
@@ -161,8 +105,7 @@ extern "C" __global__ void __launch_bounds__(128, 2)
     start_dots(p, own_q, near_k);
     start_dots(dp, own_dy, near_v);
     turn<0>(at, sums, p, dp, own, low, window, base_two);
-    as_left(left[0], dp);
-    as_left(left[1], p);
+    as_left(left, dp);
     for (u32 key = low + TILE; key < last; key += TILE) {
         u8 *mixed = near_k + at_k * SIDE;
         at_k = at_k == 2 ? 0 : at_k + 1, at_v ^= 1;
@@ -173,36 +116,27 @@ extern "C" __global__ void __launch_bounds__(128, 2)
         begin_products();
         start_dots(p, own_q, near_k + at_k * SIDE);
         start_dots(dp, own_dy, near_v + at_v * SIDE);
-        start_mixing(sums[0], left[0], mixed);
-        start_mixing(sums[1], left[1], mixed);
+        start_mixing(sums, left, mixed);
         end_products();
         turn<1>(at, sums, p, dp, own, key, window, base_two);
-        as_left(left[0], dp);
-        as_left(left[1], p);
+        as_left(left, dp);
     }
     begin_products();
-    start_mixing(sums[0], left[0], near_k + at_k * SIDE);
-    start_mixing(sums[1], left[1], near_k + at_k * SIDE);
+    start_mixing(sums, left, near_k + at_k * SIDE);
     end_products();
-    wait_for_products_but<0>(sums[0]);
-    settle(sums[1]);
+    wait_for_products_but<0>(sums);
     wait_for_copies();
 
     float factor[2];
 #pragma unroll
     for (u32 r = 0; r < 2; r++) {
         float sum = sum_of_row(at.sum[r]), mean = sum_of_row(at.turned[r]) / sum;
-        factor[r] = scale / sum;
-#pragma unroll
-        for (u32 i = 0; i < WIDTH / 4; i++) {
-            float &result = sums[0][i / 2][2 * r + i % 2];
-            result = __fmaf_rn(-mean, sums[1][i / 2][2 * r + i % 2], result);
-        }
+        factor[r] = sees_one(row + r * 8, start, window) ? 0.0f : scale / sum;
         if (lane % 4 == 0 && row + r * 8 < end)
             stats[(u64)(row + r * 8) * heads + h] =
                 make_float4(at.reference[r] + log2f(sum), mean + at.centre[r], 0.0f, 0.0f);
     }
-    write(sums[0], factor, dq, heads, h, head_dim, own, end);
+    write<WIDTH>(sums, factor, dq, false, heads, h, head_dim, own, end);
 }
 
 // ---- keys ----
@@ -277,7 +211,7 @@ __device__ __forceinline__ bool add_shares(float (&a)[16][4], float (&b)[16][4],
 
 // dk and dv of 128 keys: queries that see them come by, one head of theirs after the other. Blocks may share the heads.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attend_gradient_keys_warpgroup(HEADS, float *dk, float *dv, const float4 *stats, float4 *parts, u32 *tickets) {
+    attend_gradient_keys_warpgroup(HEADS, float *dk, void *dv, u32 narrow, const float4 *stats, float4 *parts, u32 *tickets) {
     const u32 *tile = tiles + blockIdx.y * 3;
     u32 first = tile[1], end = tile[2], kv = blockIdx.x, group = heads / kv_heads;
     u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), own = first + warp * 16;
@@ -351,6 +285,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     wait_for_copies();
     if (gridDim.z > 1 && !add_shares(key_sums, value_sums, parts, tickets)) return;
     const float scaled[2] = {scale, scale}, whole[2] = {1.0f, 1.0f};
-    write(key_sums, scaled, dk, kv_heads, kv, head_dim, own, end);
-    write(value_sums, whole, dv, kv_heads, kv, head_dim, own, end);
+    write<WIDTH>(key_sums, scaled, dk, false, kv_heads, kv, head_dim, own, end);
+    write<WIDTH>(value_sums, whole, dv, narrow, kv_heads, kv, head_dim, own, end);
 }

@@ -1,10 +1,10 @@
-// Attention over a bf16 or int8 cache on tensor cores: four warps take 128 queries of a head, 32 each, and go over
+// Attention over bf16 or int8 keys on tensor cores: four warps take 128 queries of a head, 32 each, and go over
 // keys 16 at a time, with a running reference and sum for every query.
 //
 // Two tiles of 64 keys and values stand in shared memory: one is fetched while the other is used. Heads of up to 64
 // or 128 channels; channels that a head lacks are zero.
-#include "cache.cuh"
 #include "head_tile.cuh"
+#include "keys.cuh"
 #include "weight_tile.cuh"
 
 const u32 QUERIES = 128, THREADS = 128;
@@ -21,16 +21,16 @@ __device__ __forceinline__ uint4 widen_int8(uint2 codes, float scale) {
 
 // Keys (0) or values (1) of a head from position `first` on, zeros from `end` on.
 template <int FORMAT, int CHANNELS>
-__device__ __forceinline__ void fetch_side(const Cache &c, u8 *to, u32 which, u32 head, u32 first, u32 end) {
+__device__ __forceinline__ void fetch_side(const Keys &c, u8 *to, u32 which, u32 head, u32 first, u32 end) {
     const u32 CHUNKS = CHANNELS / 8, STEP = THREADS / CHUNKS;
     static_assert(STEP % 8 == 0, "chunks of all rows of a thread are exchanged alike");
     u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     bool inside = chunk * 8 < c.width();
-    const u8 *side = c.side(which);
+    const u8 *side = which ? c.values : c.keys;
     u64 at = c.row(head, first + row) + chunk * 8;
     u8 *near = channel_chunk(to, row, chunk);
 #pragma unroll
-    for (u32 i = 0; i < TILE / STEP; i++, at += STEP * c.width()) {
+    for (u32 i = 0; i < TILE / STEP; i++, at += STEP * c.of_position) {
         bool there = inside && first + row + i * STEP < end;
         if (FORMAT == CACHE_BF16) {
             start_copy(near + i * STEP * 128, (const u16 *)side + at, there);
@@ -43,7 +43,7 @@ __device__ __forceinline__ void fetch_side(const Cache &c, u8 *to, u32 which, u3
 }
 
 template <int FORMAT, int CHANNELS>
-__device__ __forceinline__ void fetch(const Cache &c, u8 *to, u32 head, u32 first, u32 end) {
+__device__ __forceinline__ void fetch(const Keys &c, u8 *to, u32 head, u32 first, u32 end) {
     fetch_side<FORMAT, CHANNELS>(c, to, 0, head, first, end);
     fetch_side<FORMAT, CHANNELS>(c, to + TILE * CHANNELS * 2, 1, head, first, end);
 }
@@ -51,9 +51,9 @@ __device__ __forceinline__ void fetch(const Cache &c, u8 *to, u32 head, u32 firs
 // One call: rows of queries, of which `row` has position `start + row`. `tiles` has for each block its sample's first
 // position, its own first row, and the row after the sample's last; without it all rows see keys from position 0 on.
 struct Heads {
-    const float *q;
+    const void *q;
     const u32 *tiles;
-    u32 queries, start, window, narrow, heads;
+    u32 narrow_q, queries, start, window, narrow, heads;
     void *out;
 };
 
@@ -92,7 +92,7 @@ __device__ __forceinline__ void rescale(float (&reference)[2][2], float (&total)
     }
 }
 
-template <int FORMAT, int CHANNELS> __device__ __forceinline__ void attend_tiles(const Heads &of, const Cache &c) {
+template <int FORMAT, int CHANNELS> __device__ __forceinline__ void attend_tiles(const Heads &of, const Keys &c) {
     const u32 STAGE = 2 * TILE * CHANNELS * 2, STEPS = CHANNELS / 16;
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.x, head = h / (of.heads / c.kv_heads);
     // The longest first: late blocks are short ones.
@@ -112,10 +112,14 @@ template <int FORMAT, int CHANNELS> __device__ __forceinline__ void attend_tiles
 #pragma unroll
     for (u32 i = 0; i < 2 * STEPS * 4; i++) {
         u32 t = row + i / (STEPS * 4) * 16 + i % 2 * 8, channel = i / 4 % STEPS * 16 + i % 4 / 2 * 8 + lane % 4 * 2;
-        float2 pair = make_float2(0.0f, 0.0f);
-        if (t < last && channel < c.head_dim)
-            pair = *(const float2 *)(of.q + (u64)t * columns + h * c.head_dim + channel);
-        q[i / (STEPS * 4)][i / 4 % STEPS][i % 4] = pair_of(pair.x, pair.y);
+        u64 at = (u64)t * columns + h * c.head_dim + channel;
+        u32 pair = 0;
+        if (t < last && channel < c.head_dim) {
+            float2 two;
+            if (of.narrow_q) pair = *(const u32 *)((const u16 *)of.q + at);
+            else two = *(const float2 *)((const float *)of.q + at), pair = pair_of(two.x, two.y);
+        }
+        q[i / (STEPS * 4)][i / 4 % STEPS][i % 4] = pair;
     }
     float scale = 1.44269504f / sqrtf((float)c.head_dim);
     float reference[2][2] = {{LOWEST, LOWEST}, {LOWEST, LOWEST}}, total[2][2] = {};
@@ -177,10 +181,10 @@ template <int FORMAT, int CHANNELS> __device__ __forceinline__ void attend_tiles
 
 #define ATTEND(name, FORMAT, channels)                                                                                 \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        attend_##name##_##channels(const float *q, u8 *cache, u32 kv_heads, u32 head_dim, u32 capacity, u32 queries,   \
-                                   u32 start, u32 window, void *out, u32 narrow, u32 heads, const u32 *tiles) {        \
-        Cache c = {cache, FORMAT, kv_heads, head_dim, capacity};                                                       \
-        attend_tiles<FORMAT, channels>(Heads{q, tiles, queries, start, window, narrow, heads, out}, c);                \
+        attend_##name##_##channels(const void *q, u32 narrow_q, KEYS, u32 queries, u32 start, u32 window, void *out,   \
+                                   u32 narrow, u32 heads, const u32 *tiles) {                                          \
+        Heads of = {q, tiles, narrow_q, queries, start, window, narrow, heads, out};                                   \
+        attend_tiles<FORMAT, channels>(of, GIVEN_KEYS);                                                                \
     }
 
 ATTEND(bf16, CACHE_BF16, 64)

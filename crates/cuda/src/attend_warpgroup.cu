@@ -1,9 +1,9 @@
-// Attention over a bf16 cache by warpgroups, for heads of more than 64 channels: each of a block's two takes 64 queries
+// Attention over bf16 keys by warpgroups, for heads of more than 64 channels: each of a block's two takes 64 queries
 // over the same keys, with a running reference and sum for every query.
 //
 // The queries stay in shared memory, and beside them two tiles of 64 keys and values: one is fetched while the other is
 // used. Few registers, so that a multiprocessor has two blocks: one finds its weights while the other multiplies.
-#include "cache.cuh"
+#include "keys.cuh"
 #include "warpgroup.cuh"
 
 const u32 CHANNELS = 128, THREADS = 256, SIDE = TILE * CHANNELS * 2;
@@ -27,32 +27,37 @@ __device__ __forceinline__ Rows own_rows(u32 heads_of_keys) {
 }
 
 // Keys and values of a head from position `first` on, zeros from `end` on.
-__device__ __forceinline__ void fetch(const Cache &c, u8 *to, u32 head, u32 first, u32 end) {
+__device__ __forceinline__ void fetch(const Keys &c, u8 *to, u32 head, u32 first, u32 end) {
     const u32 CHUNKS = CHANNELS / 8, STEP = THREADS / CHUNKS;
     static_assert(STEP % 8 == 0, "chunks of all rows of a thread are exchanged alike");
     u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     bool inside = chunk * 8 < c.width();
     u64 at = c.row(head, first + row) + chunk * 8;
-    const u16 *keys = (const u16 *)c.side(0) + at, *values = (const u16 *)c.side(1) + at;
+    const u16 *keys = (const u16 *)c.keys + at, *values = (const u16 *)c.values + at;
     u8 *near = channel_chunk(to, row, chunk);
 #pragma unroll
     for (u32 i = 0; i < TILE; i += STEP) {
         bool there = inside && first + row + i < end;
-        start_copy(near + i * 128, keys + i * c.width(), there);
-        start_copy(near + SIDE + i * 128, values + i * c.width(), there);
+        start_copy(near + i * 128, keys + i * c.of_position, there);
+        start_copy(near + SIDE + i * 128, values + i * c.of_position, there);
     }
 }
 
 // 64 queries of a head from row `first` on, rounded, by the threads of their warpgroup; zeros from `last` on and beyond
-// the head.
-__device__ __forceinline__ void round_queries(u8 *to, const float *q, u32 heads, u32 h, u32 head_dim, u32 first,
-                                              u32 last) {
+// the head. Narrow ones start on their way.
+__device__ __forceinline__ void bring_queries(u8 *to, const void *q, u32 narrow, u32 heads, u32 h, u32 head_dim,
+                                              u32 first, u32 last) {
     u32 chunk = threadIdx.x % 16;
 #pragma unroll
     for (u32 row = threadIdx.x % 128 / 16; row < TILE; row += 8) {
+        bool there = first + row < last && chunk * 8 < head_dim;
+        u64 at = ((u64)(first + row) * heads + h) * head_dim + chunk * 8;
+        if (narrow) {
+            start_copy(channel_chunk(to, row, chunk), (const u16 *)q + at, there);
+            continue;
+        }
         float x[8] = {};
-        if (first + row < last && chunk * 8 < head_dim)
-            get_eight(q + ((u64)(first + row) * heads + h) * head_dim + chunk * 8, x);
+        if (there) get_eight((const float *)q + at, x);
         uint4 eight = make_uint4(pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]), pair_of(x[6], x[7]));
         *(uint4 *)channel_chunk(to, row, chunk) = eight;
     }
@@ -97,9 +102,9 @@ __device__ __forceinline__ void weigh(float (&scores)[TILE / 8][4], Running &at,
 // Query `row` is at `start + row`. `tiles` has for each block its sample's first position, its own first row, and
 // the row after the sample's last; without it all rows see keys from position 0 on.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    attend_warpgroup(const float *q, u8 *cache, u32 kv_heads, u32 head_dim, u32 capacity, u32 queries, u32 start,
-                     u32 window, void *out, u32 narrow, u32 heads, const u32 *tiles) {
-    Cache c = {cache, CACHE_BF16, kv_heads, head_dim, capacity};
+    attend_warpgroup(const void *q, u32 narrow_q, KEYS, u32 queries, u32 start, u32 window, void *out, u32 narrow,
+                     u32 heads, const u32 *tiles) {
+    Keys c = GIVEN_KEYS;
     Rows own = own_rows(heads / kv_heads);
     // The longest first: late blocks are short ones.
     u32 sample = 0, first = (gridDim.y - 1 - blockIdx.y) * own.of_block, last = queries;
@@ -111,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
     u8 *near_q = aligned_shared + own.group * SIDE, *ring = aligned_shared + 2 * SIDE;
     fetch(c, ring, head, low, end);
-    round_queries(near_q, q, heads, h, head_dim, first + own.of_group, last);
+    bring_queries(near_q, q, narrow_q, heads, h, head_dim, first + own.of_group, last);
     u32 query = first + own.of_warp;
     float scale = 1.44269504f / sqrtf((float)head_dim);
     Running at = {{LOWEST, LOWEST}};
@@ -119,20 +124,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     u32 stage = 0;
 #pragma unroll 1
     for (u32 key = low; key < end; key += TILE, stage ^= 1) {
-        u8 *keys = ring + stage * 2 * SIDE;
+        u8 *near = ring + stage * 2 * SIDE;
         wait_for_copies();
         show_to_products();
         __syncthreads();
         if (key + TILE < end) fetch(c, ring + (stage ^ 1) * 2 * SIDE, head, key + TILE, end);
         float scores[TILE / 8][4];
         begin_products();
-        start_dots(scores, near_q, keys);
+        start_dots(scores, near_q, near);
         wait_for_products_but<0>(scores);
         weigh(scores, at, mixed, start + query, key, window, scale);
         u32 weights[TILE / 16][4];
         as_left(weights, scores);
         begin_products();
-        start_mixing(mixed, weights, keys + SIDE);
+        start_mixing(mixed, weights, near + SIDE);
         end_products();
         wait_for_products_but<0>(mixed);
     }

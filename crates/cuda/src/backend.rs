@@ -70,7 +70,19 @@ impl Backend for Cuda {
         dx: Rows,
         dgain: Vector,
     ) -> Result<()> {
-        row_gradients::rms_norm(self, x, gain, eps, dy, dx, dgain)
+        row_gradients::rms_norm(self, x, gain, eps, dy, (dx, None), dgain)
+    }
+
+    fn rms_norm_gradient_narrow(
+        &mut self,
+        x: Rows,
+        gain: Vector,
+        eps: f32,
+        dy: Rows,
+        [dx, narrow]: [Rows; 2],
+        dgain: Vector,
+    ) -> Result<()> {
+        row_gradients::rms_norm(self, x, gain, eps, dy, (dx, Some(narrow)), dgain)
     }
 
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()> {
@@ -123,6 +135,10 @@ impl Backend for Cuda {
         heads::forward(self, queries, keys, eps, turns, keep)
     }
 
+    fn narrow_heads(&self, tokens: usize, head_dim: usize) -> bool {
+        attend::narrow_heads(self, tokens, head_dim)
+    }
+
     fn heads_gradient(
         &mut self,
         queries: HeadsGradient,
@@ -152,12 +168,13 @@ impl Backend for Cuda {
     fn attend_gradient(
         &mut self,
         of: &Attention<'_>,
+        out: Rows,
         dout: Rows,
         dq: Rows,
         dk: Rows,
         dv: Rows,
     ) -> Result<()> {
-        attend_gradient::run(self, of, dout, dq, dk, dv)
+        attend_gradient::run(self, of, out, dout, dq, dk, dv)
     }
 
     fn clear(&mut self, out: Rows) -> Result<()> {

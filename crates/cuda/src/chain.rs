@@ -210,7 +210,7 @@ mod tests {
             let norm = Norm { x: self.residual, gain: self.gain, eps: 1e-6, out: self.normed };
             cuda.write(self.residual.buffer, &numbers(92 + start as u32, HIDDEN)).unwrap();
             for layer in &self.layers {
-                let added = |matrix| [Product { matrix, out: self.residual, added: true }];
+                let added = |matrix| [Product { matrix, out: self.residual, added: Some(self.residual) }];
                 let qkv = [(layer.q, self.q), (layer.k, self.k), (layer.v, self.v)];
                 cuda.normed_linear(norm, &qkv.map(|(matrix, out)| Product::new(matrix, out))).unwrap();
                 let [queries, keys] = [self.q, self.k].map(|x| Heads { raw: x, norm: None, out: x });

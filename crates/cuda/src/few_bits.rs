@@ -277,7 +277,7 @@ mod tests {
             bench.assert_products(gates, &want, allowed, &what);
             let (first, second) = (bench.read(gates), bench.read(ups));
             let doubled: Vec<f32> = want.iter().map(|y| y + y).collect();
-            bench.backend.linear(x, &[Product { added: true, ..Product::new(gate, gates) }]).unwrap();
+            bench.backend.linear(x, &[Product { added: Some(gates), ..Product::new(gate, gates) }]).unwrap();
             bench.assert_products(gates, &doubled, allowed, &what);
             let narrow = bench.output(tokens, inputs).narrow();
             bench.backend.copy(x, narrow).unwrap();

@@ -25,7 +25,7 @@ pub(crate) fn linear(cuda: &mut Cuda, x: Rows, products: &[Product]) -> Result<(
     for product in products {
         let Product { matrix, out, added } = *product;
         let (weight, to) = (cuda.weight("linear", &matrix.weight)?, cuda.rows("linear", out)?);
-        arguments.extend(args![weight, bias(cuda, "linear", matrix)?, to, out.columns, added]);
+        arguments.extend(args![weight, bias(cuda, "linear", matrix)?, to, out.columns, added.is_some()]);
     }
     arguments.resize(4 + TOGETHER * 5, Arg::from(0usize));
     let blocks = products.iter().map(|product| product.out.columns.div_ceil(16)).sum();

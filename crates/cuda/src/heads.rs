@@ -11,7 +11,7 @@ use crate::launch::{DevicePtr, Grid, args};
 const THREADS: u32 = 64;
 
 /// Tokens from which on a head is taken by four threads instead of sixteen.
-const MANY: usize = 16;
+pub(crate) const MANY: usize = 16;
 
 pub(crate) fn forward(
     cuda: &mut Cuda,
@@ -33,6 +33,11 @@ pub(crate) fn forward(
     heads::check_shapes(queries, keys, turns, keep)?;
     let count = |of: Heads| of.out.columns / head_dim;
     let gain = |of: Heads| of.norm.map_or(Ok(DevicePtr::NULL), |gain| cuda.vector("heads", gain));
+    // Where there are few, only f32 is written.
+    let place = |of: Heads| match many {
+        true => cuda.pointer("heads", of.out.buffer),
+        false => cuda.rows("heads", of.out),
+    };
     let (values, cache, format, start, capacity) = match keep {
         Some(Keep { values, start, cache }) => {
             let place = cuda.pointer("heads", cache.buffer)?;
@@ -43,11 +48,11 @@ pub(crate) fn forward(
     let arguments = args![
         cuda.rows("heads", queries.raw)?,
         gain(queries)?,
-        cuda.rows("heads", queries.out)?,
+        place(queries)?,
         count(queries),
         cuda.rows("heads", keys.raw)?,
         gain(keys)?,
-        cuda.rows("heads", keys.out)?,
+        place(keys)?,
         count(keys),
         cuda.rows("heads", turns)?,
         turns.rows,
@@ -61,7 +66,8 @@ pub(crate) fn forward(
     let kinds = if keep.is_some() { 2 } else { 1 };
     let all = turns.rows * (count(queries) + kinds * count(keys));
     if many {
-        cuda.launch(kernel, Grid::each(all * 4, 128), arguments)?;
+        let arguments = [arguments, args![queries.out.narrow, keys.out.narrow]].concat();
+        cuda.launch(kernel, Grid::each(all * 4, 128), &arguments)?;
     } else {
         cuda.launch(kernel, Grid::each(all * 16, THREADS), arguments)?;
     }

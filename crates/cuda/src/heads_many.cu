@@ -9,8 +9,8 @@ const u32 THREADS = 128;
 
 struct Kind {
     const float *raw, *gain;
-    float *out;
-    u32 heads;
+    void *out;
+    u32 narrow, heads;
 };
 
 // Four channels into one side of the cache, if they are meant to go there; all threads of a warp take part.
@@ -55,7 +55,6 @@ __device__ __forceinline__ void turn_heads(const Kind &queries, const Kind &keys
     for (u32 i = 0; i < EACH; i++) squares = multiply_add(x[i], x[i], squares);
     float4 r = all_of(reciprocal(fold_fours(squares), WIDTH, eps));
     if (there && !is_value) {
-        float *to = (is_query ? queries.out : keys.out) + (u64)head * WIDTH + lane * 4;
 #pragma unroll
         for (u32 i = 0; i < EACH / 2; i++) {
             float4 a = x[i], b = x[i + EACH / 2];
@@ -69,7 +68,9 @@ __device__ __forceinline__ void turn_heads(const Kind &queries, const Kind &keys
             x[i + EACH / 2] = multiply_add(b, cosine, multiply(a, sine));
         }
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) *(float4 *)(to + i * 16) = x[i];
+        for (u32 i = 0; i < EACH; i++)
+            put_four(is_query ? queries.out : keys.out, is_query ? queries.narrow : keys.narrow, WIDTH, head, lane * 4 + i * 16,
+                     x[i]);
     }
     __syncwarp();
     if (!values) return;
@@ -80,10 +81,11 @@ __device__ __forceinline__ void turn_heads(const Kind &queries, const Kind &keys
 
 #define HEADS(WIDTH)                                                                                                   \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                              \
-        heads_many_##WIDTH(const float *q, const float *q_gain, float *q_out, u32 q_heads, const float *k,             \
-                           const float *k_gain, float *k_out, u32 k_heads, const float *turns, u32 tokens, float eps,  \
-                           const float *values, u8 *cache, int format, u32 start, u32 capacity) {                      \
-        Kind queries = {q, q_gain, q_out, q_heads}, keys = {k, k_gain, k_out, k_heads};                                \
+        heads_many_##WIDTH(const float *q, const float *q_gain, void *q_out, u32 q_heads, const float *k,              \
+                           const float *k_gain, void *k_out, u32 k_heads, const float *turns, u32 tokens, float eps,   \
+                           const float *values, u8 *cache, int format, u32 start, u32 capacity, u32 q_narrow,          \
+                           u32 k_narrow) {                                                                             \
+        Kind queries = {q, q_gain, q_out, q_narrow, q_heads}, keys = {k, k_gain, k_out, k_narrow, k_heads};            \
         Cache c = {cache, format, k_heads, WIDTH, capacity};                                                           \
         turn_heads<WIDTH>(queries, keys, turns, tokens, eps, values, c, start);                                        \
     }

@@ -257,6 +257,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn heads_by_the_library() {
+        by_the_library(|make| halfbyte_ops::heads::contract(make));
+    }
+
+    #[test]
+    fn attend_by_the_library() {
+        by_the_library(|make| halfbyte_ops::attend::contract(make));
+    }
+
+    #[test]
     fn gated_by_the_library() {
         by_the_library(|make| halfbyte_ops::gated::contract(make));
     }

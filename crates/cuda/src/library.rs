@@ -292,15 +292,16 @@ pub(crate) fn input_gradient(
     added: bool,
 ) -> Result<()> {
     const OP: &str = "linear_input_gradient";
-    let to = cuda.rows(OP, dx)?;
+    let (to, narrow) = (cuda.pointer(OP, dx.buffer)?, dx.narrow);
+    let (stride, size) = if narrow { (dx.columns.next_multiple_of(64), 2) } else { (dx.columns, 4) };
     let room = Room { at: places(cuda, OP)?.results, bytes: RESULTS };
     let (luck, most) = way_back(cuda, OP, dy, weight, room)?;
     for (first, count) in pieces(dy.rows, most) {
         let left = outputs(cuda, OP, luck, (dy.slice(first, count), first), weight, room)?;
         let (most, limit) = most_results(cuda, weight.rows, count, 0);
-        let out = to.add(first * weight.columns * 4);
         for part in parts(OP, weight.columns, most, limit)? {
-            let to = Results { added, ..Results::new(out.add(part.start * 4), weight.columns) };
+            let at = to.add((first * stride + part.start) * size);
+            let to = Results { added: added.then_some(at), narrow, ..Results::new(at, stride) };
             inputs(cuda, OP, left, weight, part, to)?;
         }
     }
@@ -383,7 +384,7 @@ pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, first: usize, 
                 (sides, count.next_multiple_of(64), scale)
             }
         };
-        let out = Results { added: token > 0, ..Results::new(out, dw.columns) };
+        let out = Results { added: (token > 0).then_some(out), ..Results::new(out, dw.columns) };
         let product =
             cublaslt::Product { rows: dw.rows, columns: dw.columns, inner, left, right, out, scale };
         multiply(cuda, OP, &product)?;

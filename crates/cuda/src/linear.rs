@@ -16,11 +16,13 @@ pub(crate) fn forward(cuda: &mut Cuda, x: Rows, products: &[Product]) -> Result<
     linear::check_shapes(x, products)?;
     let format = |product: &Product| product.matrix.weight.format;
     for alike in products.chunk_by(|a, b| format(a) == format(b)) {
+        if library::takes(cuda, x.rows, format(&alike[0])) {
+            alike.iter().try_for_each(|product| library::linear(cuda, x, product))?;
+            continue;
+        }
+        alike.iter().try_for_each(|product| cuda.rows("linear", product.out).map(|_| ()))?;
+        linear::bring_added(cuda, alike)?;
         let kernels = match format(&alike[0]) {
-            of if library::takes(cuda, x.rows, of) => {
-                alike.iter().try_for_each(|product| library::linear(cuda, x, product))?;
-                continue;
-            }
             of if of != WeightFormat::F32 && x.rows <= FEW => {
                 for some in alike.chunks(TOGETHER) {
                     if !one_token::linear(cuda, Token::Plain(x), some)? {
@@ -35,7 +37,7 @@ pub(crate) fn forward(cuda: &mut Cuda, x: Rows, products: &[Product]) -> Result<
             WeightFormat::Nvfp4 => ["linear_nvfp4_32", "linear_nvfp4_128"],
         };
         for Product { matrix, out, added } in alike {
-            launch(cuda, "linear", kernels, x, (*matrix, None), *out, *added)?;
+            launch(cuda, "linear", kernels, x, (*matrix, None), *out, added.is_some())?;
         }
     }
     Ok(())
@@ -47,6 +49,7 @@ pub(crate) fn normed(cuda: &mut Cuda, norm: Norm, products: &[Product]) -> Resul
     let format = |product: &Product| product.matrix.weight.format;
     let alike = (1..=TOGETHER).contains(&products.len())
         && products.iter().all(|product| format(product) == format(&products[0]))
+        && products.iter().all(|product| product.added.is_none() && !product.out.narrow)
         && !library::takes(cuda, norm.x.rows, format(&products[0]));
     if alike && one_token::linear(cuda, Token::Normed(norm), products)? {
         return Ok(());

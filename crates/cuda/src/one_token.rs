@@ -105,7 +105,8 @@ impl Together<'_> {
         places.extend(each(&|product| bias(cuda, op, product.matrix))?);
         places.extend(each(&|product| cuda.pointer(op, product.out.buffer))?);
         let outputs = [0, 1, 2].map(|i| products.get(i).map_or(0, |product| product.out.columns as u32));
-        let added = products.iter().rev().fold(0, |bits, product| bits << 1 | u32::from(product.added));
+        let added =
+            products.iter().rev().fold(0, |bits, product| bits << 1 | u32::from(product.added.is_some()));
         let tiles = token.inputs().next_multiple_of(64).div_ceil(inner_of_tile(format));
         let share = units / if self.kind == Kind::Gated { 2 } else { 1 } / cuda.chain_blocks();
         let numbers = [

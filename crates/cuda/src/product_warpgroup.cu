@@ -18,11 +18,12 @@ const u32 GROUP = 8;
 struct Work {
     Map left, right;
     void *out;
+    const float *added; // what results are added to, as they lie; none: nothing
     const float *scale; // none: 1
     u32 rows, columns, inner, stride;
     // Values of the map's rows in front of the matrix.
     u32 left_skipped, right_skipped;
-    u32 narrow, added;
+    u32 narrow;
 };
 
 // What lies in shared memory behind the stages.
@@ -135,28 +136,35 @@ __device__ __forceinline__ void put_row(const Work &work, u64 at, bool there, co
         }
         return;
     }
-    float *to = (float *)work.out + at + lane % 2 * 8 + lane % 4 / 2 * 4;
+    at += lane % 2 * 8 + lane % 4 / 2 * 4;
 #pragma unroll
     for (u32 n = 0; n < COLUMNS / 8; n += 2) {
         float4 four = four_of(sums[n][half * 2] * scale, sums[n][half * 2 + 1] * scale, sums[n + 1][half * 2] * scale,
                               sums[n + 1][half * 2 + 1] * scale);
         if (!there) continue;
-        if (work.added) add_four_to(to + n * 8, four);
-        else *(float4 *)(to + n * 8) = four;
+        float *to = (float *)work.out + at + n * 8;
+        if (work.added == work.out) {
+            add_four_to(to, four);
+            continue;
+        }
+        if (work.added) {
+            float4 before = *(const float4 *)(work.added + at + n * 8);
+            four = four_of(before.x + four.x, before.y + four.y, before.z + four.z, before.w + four.w);
+        }
+        *(float4 *)to = four;
     }
 }
 
 __device__ __forceinline__ void put_one(const Work &work, u64 at, float x) {
-    float *to = (float *)work.out + at;
     if (work.narrow) ((u16 *)work.out)[at] = bf16_of(x);
-    else *to = work.added ? *to + x : x;
+    else ((float *)work.out)[at] = work.added ? work.added[at] + x : x;
 }
 
 // This thread's part of 64 rows of results.
 template <u32 COLUMNS>
 __device__ __forceinline__ void put(const Work &work, Tile tile, const float (&sums)[COLUMNS / 8][4], float scale) {
     u32 lane = threadIdx.x % 32, row = tile.row + threadIdx.x / 32 * 16 + lane / 4;
-    bool aligned = work.stride % (work.narrow ? 8 : 4) == 0 && (u64)work.out % 16 == 0;
+    bool aligned = work.stride % (work.narrow ? 8 : 4) == 0 && ((u64)work.out | (u64)work.added) % 16 == 0;
     if (aligned && tile.column + COLUMNS <= work.columns) {
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {

@@ -25,6 +25,7 @@ struct Work {
     left: TensorMap,
     right: TensorMap,
     out: u64,
+    added: u64,
     scale: u64,
     rows: u32,
     columns: u32,
@@ -33,7 +34,6 @@ struct Work {
     left_skipped: u32,
     right_skipped: u32,
     narrow: u32,
-    added: u32,
 }
 
 /// Whether a device has them.
@@ -50,6 +50,7 @@ pub(crate) fn multiply(device: &Device, of: &Product) -> Result<()> {
         left: left_map,
         right: right_map,
         out: out.at.0,
+        added: out.added.map_or(0, |added| added.0),
         scale: scale.map_or(0, |scale| scale.0),
         rows: *rows as u32,
         columns: *columns as u32,
@@ -58,7 +59,6 @@ pub(crate) fn multiply(device: &Device, of: &Product) -> Result<()> {
         left_skipped,
         right_skipped,
         narrow: u32::from(out.narrow),
-        added: u32::from(out.added),
     };
     let pairs = device.properties.multiprocessors as usize / 2;
     let tiles = |width: usize| rows.div_ceil(ROWS) * columns.div_ceil(width);

@@ -31,7 +31,7 @@ const u32 FOURS = 2; // of columns that a thread has
 // long; other blocks of a multiprocessor fetch and write meanwhile.
 template <int ROWS>
 __device__ __forceinline__ void norm_gradient(const float *x, const float *gain, float eps, const float *dy, float *dx,
-                                              float *parts, u32 rows, u32 columns, u32 chunk) {
+                                              float *parts, u32 rows, u32 columns, u32 chunk, void *narrow) {
     __shared__ float both[ROWS][2];
     float *near_gain = (float *)dynamic_shared, *near = near_gain + columns;
     u32 first = blockIdx.x * chunk, last = min(first + chunk, rows), warp = threadIdx.x / 32;
@@ -78,7 +78,9 @@ __device__ __forceinline__ void norm_gradient(const float *x, const float *gain,
             to.z += __fmaf_rn(g.z * w.z, r, -(v.z * mean)), sum.z = __fmaf_rn(w.z, v.z * r, sum.z);
             to.w += __fmaf_rn(g.w * w.w, r, -(v.w * mean)), sum.w = __fmaf_rn(w.w, v.w * r, sum.w);
             *(float4 *)(dx + at + t * columns + c) = to;
+            if (narrow) put_four(narrow, true, columns, start + t, c, to);
         }
+        for (u32 t = 0; t < count; t++) pad(narrow, narrow != nullptr, columns, start + t, threadIdx.x, blockDim.x);
         __syncthreads();
     }
 #pragma unroll
@@ -91,8 +93,8 @@ __device__ __forceinline__ void norm_gradient(const float *x, const float *gain,
 #define NORM_GRADIENT(ROWS, THREADS)                                                                                   \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                              \
         rms_norm_gradient_##ROWS(const float *x, const float *gain, float eps, const float *dy, float *dx,             \
-                                 float *parts, u32 rows, u32 columns, u32 chunk) {                                     \
-        norm_gradient<ROWS>(x, gain, eps, dy, dx, parts, rows, columns, chunk);                                        \
+                                 float *parts, u32 rows, u32 columns, u32 chunk, void *narrow) {                       \
+        norm_gradient<ROWS>(x, gain, eps, dy, dx, parts, rows, columns, chunk, narrow);                                \
     }
 
 NORM_GRADIENT(1, 1024)

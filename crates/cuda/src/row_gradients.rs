@@ -1,10 +1,13 @@
 //! Gradients of what goes row by row: norm, bias, rope, embedding.
 
 use halfbyte_ops::error::check;
-use halfbyte_ops::{Result, Rows, Vector, embed as ops_embed, rms_norm as ops_rms_norm, rope as ops_rope};
+use halfbyte_ops::{
+    Result, Rows, Vector, embed as ops_embed, residual as ops_residual, rms_norm as ops_rms_norm,
+    rope as ops_rope,
+};
 
-use crate::Cuda;
 use crate::launch::{DevicePtr, Grid, args};
+use crate::{Cuda, residual};
 
 /// Rows wider than the first and no wider than the second are taken by a block, several each, if they are whole fours.
 const WIDE: (usize, usize) = (256, 8192);
@@ -28,12 +31,13 @@ pub(crate) fn rms_norm(
     gain: Vector,
     eps: f32,
     dy: Rows,
-    dx: Rows,
+    (given_dx, narrow): (Rows, Option<Rows>),
     dgain: Vector,
 ) -> Result<()> {
     const OP: &str = "rms_norm_gradient";
-    ops_rms_norm::check_gradient(x, gain, dy, dx, dgain)?;
-    let (rows, columns) = (x.rows, x.columns);
+    ops_rms_norm::check_gradient(x, gain, dy, given_dx, dgain)?;
+    narrow.map_or(Ok(()), |narrow| ops_residual::check_shapes(given_dx, narrow))?;
+    let (rows, columns, dx) = (x.rows, x.columns, given_dx);
     let [x, dy, dx] = [cuda.rows(OP, x)?, cuda.rows(OP, dy)?, cuda.rows(OP, dx)?];
     let (gain, dgain) = (cuda.vector(OP, gain)?, cuda.vector(OP, dgain)?);
     let place = cuda.scratch(OP, scratch(rows, columns))?;
@@ -55,13 +59,15 @@ pub(crate) fn rms_norm(
         let chunk = rows.div_ceil((LARGEST_BLOCKS * blocks).min(SUMS / columns)).max(1);
         let count = rows.div_ceil(chunk);
         let grid = Grid { shared: shared(together) as u32, ..Grid::line(count, threads as u32) };
-        cuda.launch(kernel, grid, args![x, gain, eps, dy, dx, place, rows, columns, chunk])?;
+        let also = narrow.map_or(Ok(DevicePtr::NULL), |narrow| cuda.pointer(OP, narrow.buffer))?;
+        cuda.launch(kernel, grid, args![x, gain, eps, dy, dx, place, rows, columns, chunk, also])?;
         return add_chunks(cuda, place, dgain, columns, count);
     }
     let arguments = args![x, gain, eps, dy, dx, place, rows, columns];
     cuda.launch("rms_norm_gradient_any", Grid::each(rows * 16, 256), arguments)?;
     let parts = place.add((rows * 4).next_multiple_of(64));
-    add_columns(cuda, dy, Some((x, place)), parts, (rows, columns), dgain)
+    add_columns(cuda, dy, Some((x, place)), parts, (rows, columns), dgain)?;
+    narrow.map_or(Ok(()), |narrow| residual::copy(cuda, given_dx, narrow))
 }
 
 pub(crate) fn bias(cuda: &mut Cuda, dy: Rows, db: Vector) -> Result<()> {

@@ -23,18 +23,13 @@ pub(crate) struct Pass {
     pub(crate) start: usize,
     /// Whether everything that the way back needs is stored.
     pub(crate) keep: bool,
-    /// Where the residual between attention and what follows is kept, if it is.
-    pub(crate) middle: Option<Rows>,
 }
 
-/// residual -> residual
+/// entered -> residual
 pub(crate) fn forward<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
     attention(b, w, pass, o)?;
-    if let Some(middle) = pass.middle {
-        b.copy(pass.at.residual, middle)?;
-    }
     let activated = activate(b, w, pass, o)?;
-    add(b, activated, w.down, pass, Stage::Down, o)?;
+    add(b, activated, w.down, [pass.at.middle, pass.at.residual], pass, Stage::Down, o)?;
     o.see(b, Stage::MlpResidual, pass.at.residual)
 }
 
@@ -61,30 +56,34 @@ pub(crate) fn input(rows: Rows, takers: &[Matrix]) -> Rows {
     }
 }
 
-/// Adds a product to the residual. Who watches sees the product by itself first.
+/// Adds a product to the residual on its way from one place to the next. Who watches sees the product by itself first.
 fn add<B: Backend>(
     b: &mut B,
     x: Rows,
     matrix: Matrix,
+    [from, to]: [Rows; 2],
     pass: &Pass,
     stage: Stage,
     o: &mut Observer<'_>,
 ) -> Result<()> {
-    let at = &pass.at;
+    let part = pass.at.part;
     if !o.watches() {
-        return Ok(b.linear(x, &[Product { matrix, out: at.residual, added: true }])?);
+        return Ok(b.linear(x, &[Product { matrix, out: to, added: Some(from) }])?);
     }
-    b.linear(x, &[Product::new(matrix, at.part)])?;
-    o.see(b, stage, at.part)?;
-    Ok(b.add(at.part, at.residual)?)
+    b.linear(x, &[Product::new(matrix, part)])?;
+    o.see(b, stage, part)?;
+    if from != to {
+        b.copy(from, to)?;
+    }
+    Ok(b.add(part, to)?)
 }
 
-/// residual -> residual with attention added
+/// entered -> middle
 pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
     let at = &pass.at;
     let normed = input(at.normed, &[w.q, w.k, w.v]);
-    let norm = Norm { x: at.residual, gain: w.input_norm, eps: pass.norm_eps, out: normed };
-    let (q, k) = if w.q_norm.is_some() { (at.q_raw, at.k_raw) } else { (at.q, at.k) };
+    let norm = Norm { x: at.entered, gain: w.input_norm, eps: pass.norm_eps, out: normed };
+    let (q, k) = if w.q_norm.is_some() || at.q.narrow { (at.q_raw, at.k_raw) } else { (at.q, at.k) };
     b.normed_linear(norm, &[Product::new(w.q, q), Product::new(w.k, k), Product::new(w.v, at.v)])?;
     o.see(b, Stage::InputNorm, normed)?;
     o.see(b, Stage::Q, q)?;
@@ -92,7 +91,7 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
     o.see(b, Stage::V, at.v)?;
     let mut queries = Heads { raw: q, norm: w.q_norm, out: at.q };
     let mut keys = Heads { raw: k, norm: w.k_norm, out: at.k };
-    if o.watches() && w.q_norm.is_some() {
+    if o.watches() && w.q_norm.is_some() && !at.q.narrow {
         // Who watches sees them between norm and rope.
         for heads in [&mut queries, &mut keys] {
             if let Some(norm) = heads.norm.take() {
@@ -103,13 +102,14 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
         }
         o.see(b, Stage::QkNorm, at.q)?;
     }
-    let alone = pass.samples.len() == 1;
+    // Narrow heads are attended with as they lie.
+    let alone = pass.samples.len() == 1 && !at.q.narrow;
     let keep = alone.then_some(Keep { values: at.v, start: pass.start, cache: &w.cache });
     let attended = pass.attended(w.o);
     if let Some(keep) = keep.filter(|_| !pass.keep && !o.watches()) {
         let fresh = Fresh { queries, keys, eps: pass.norm_eps, turns: at.turns, keep };
         b.heads_attend(fresh, w.window, attended)?;
-        return add(b, attended, w.o, pass, Stage::O, o);
+        return add(b, attended, w.o, [at.entered, at.middle], pass, Stage::O, o);
     }
     b.heads(queries, keys, pass.norm_eps, at.turns, keep)?;
     o.see(b, Stage::Rope, at.q)?;
@@ -119,15 +119,15 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
         b.attend_samples(&pass.attention(w), &w.cache, attended)?;
     }
     o.see(b, Stage::Attend, attended)?;
-    add(b, attended, w.o, pass, Stage::O, o)?;
-    o.see(b, Stage::AttnResidual, at.residual)
+    add(b, attended, w.o, [at.entered, at.middle], pass, Stage::O, o)?;
+    o.see(b, Stage::AttnResidual, at.middle)
 }
 
-/// residual -> what `down` takes
+/// middle -> what `down` takes
 pub(crate) fn activate<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<Rows> {
     let at = &pass.at;
     let normed = input(at.post_normed, &[w.gate, w.up]);
-    let norm = Norm { x: at.residual, gain: w.post_norm, eps: pass.norm_eps, out: normed };
+    let norm = Norm { x: at.middle, gain: w.post_norm, eps: pass.norm_eps, out: normed };
     let products = (at.gate, at.up);
     let keep = pass.keep || o.watches() || w.gate.weight.format != w.up.weight.format;
     let activated = input(at.activated, &[w.down]);

@@ -22,6 +22,9 @@ pub enum Wanted {
 /// Rows of the current chunk, named by what they hold.
 #[derive(Clone, Copy)]
 pub(crate) struct Values {
+    /// The residual as it enters a layer, between attention and what follows, and as it leaves.
+    pub(crate) entered: Rows,
+    pub(crate) middle: Rows,
     pub(crate) residual: Rows,
     pub(crate) normed: Rows,
     pub(crate) post_normed: Rows,
@@ -196,6 +199,8 @@ impl<B: Backend> Decoder<B> {
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let rows = |index: usize, columns| Rows::new(self.buffers[index], tokens, columns);
         Values {
+            entered: rows(0, a.hidden_size),
+            middle: rows(0, a.hidden_size),
             residual: rows(0, a.hidden_size),
             normed: rows(1, a.hidden_size),
             post_normed: rows(1, a.hidden_size),
@@ -226,7 +231,6 @@ impl<B: Backend> Decoder<B> {
             samples: std::iter::once(0..tokens.len()).collect(),
             start,
             keep: false,
-            middle: None,
         };
         for (index, layer) in self.layers.iter().enumerate() {
             observer.layer = Some(index);

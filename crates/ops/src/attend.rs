@@ -130,6 +130,8 @@ fn samples_fit(of: &Attention<'_>) -> bool {
         && q.columns.is_multiple_of(k.columns)
         && q.rows == k.rows
         && shape(of.v) == shape(k)
+        && [k, of.v].iter().all(|rows| rows.narrow == q.narrow)
+        && !(q.narrow && of.exact)
         && of.window != Some(0)
         && of.samples.iter().all(|sample| sample.start <= sample.end && sample.end <= q.rows)
         && of.samples.windows(2).all(|pair| pair[0].end <= pair[1].start)
@@ -170,14 +172,15 @@ pub fn sample_by_sample(
 }
 
 /// The shapes that fit the gradient.
-pub fn check_gradient(of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
+pub fn check_gradient(of: &Attention<'_>, out: Rows, dout: Rows, dq: Rows, dk: Rows, dv: Rows) -> Result<()> {
     let (q, k) = (of.q, of.k);
     let fits = samples_fit(of)
-        && [dout, dq].iter().all(|a| shape(*a) == shape(q))
+        && dout.narrow == q.narrow
+        && [out, dout, dq].iter().all(|a| shape(*a) == shape(q))
         && [dk, dv].iter().all(|a| shape(*a) == shape(k));
     check(fits, "attend_gradient", || {
-        let gradients = [dout, dq, dk, dv].map(size).join(", ");
-        format!("{}, dout, dq, dk and dv {gradients}", sizes(of))
+        let gradients = [out, dout, dq, dk, dv].map(size).join(", ");
+        format!("{}, out, dout, dq, dk and dv {gradients}", sizes(of))
     })
 }
 

@@ -64,6 +64,18 @@ impl Backend for Box<dyn Backend> {
         (**self).rms_norm_gradient(x, gain, eps, dy, dx, dgain)
     }
 
+    fn rms_norm_gradient_narrow(
+        &mut self,
+        x: Rows,
+        gain: Vector,
+        eps: f32,
+        dy: Rows,
+        both: [Rows; 2],
+        dgain: Vector,
+    ) -> Result<()> {
+        (**self).rms_norm_gradient_narrow(x, gain, eps, dy, both, dgain)
+    }
+
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()> {
         (**self).linear(x, products)
     }
@@ -114,6 +126,10 @@ impl Backend for Box<dyn Backend> {
         (**self).heads(queries, keys, eps, turns, keep)
     }
 
+    fn narrow_heads(&self, tokens: usize, head_dim: usize) -> bool {
+        (**self).narrow_heads(tokens, head_dim)
+    }
+
     fn heads_gradient(
         &mut self,
         queries: HeadsGradient,
@@ -143,12 +159,13 @@ impl Backend for Box<dyn Backend> {
     fn attend_gradient(
         &mut self,
         of: &Attention<'_>,
+        out: Rows,
         dout: Rows,
         dq: Rows,
         dk: Rows,
         dv: Rows,
     ) -> Result<()> {
-        (**self).attend_gradient(of, dout, dq, dk, dv)
+        (**self).attend_gradient(of, out, dout, dq, dk, dv)
     }
 
     fn clear(&mut self, out: Rows) -> Result<()> {

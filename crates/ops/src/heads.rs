@@ -7,7 +7,7 @@ use crate::tensor::CacheFormat;
 use crate::testing::{Bench, NARROWED, SUMMED, assert_same_bits, numbers, rounded_rows};
 use crate::{Backend, Cache, Rows, Sight, Vector, attend, rms_norm, rope};
 
-/// Heads of one kind. `out` may be `raw`, and is without a norm.
+/// Heads of one kind. `out` may be `raw`, and is without a norm, unless it is narrow.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
     /// As the product gave them, `[t, heads * head_dim]`.
@@ -52,7 +52,9 @@ pub fn check_shapes(queries: Heads, keys: Heads, turns: Rows, keep: Option<Keep<
             Some(gain) => {
                 rms_norm::check_shapes(raw.reshape(turns.columns), gain, out.reshape(turns.columns))?;
             }
-            None => check(raw.buffer == out.buffer, "heads", || "heads without a norm stay in place".into())?,
+            None => check(raw.buffer == out.buffer || out.narrow, "heads", || {
+                "heads without a norm stay in place, or become narrow".into()
+            })?,
         }
     }
     let Some(Keep { values, start, cache }) = keep else { return Ok(()) };
@@ -228,6 +230,16 @@ fn check_case<B: Backend>(
     bench.backend.heads(queries, keys, 1e-6, turns, Some(keep)).unwrap();
     for (heads, want) in [queries, keys].iter().zip(&wants) {
         assert_same_bits(&bench.read(heads.out), want, "heads");
+    }
+    if bench.backend.narrow_heads(rows, head_dim) {
+        let [queries, keys] = [queries, keys].map(|heads| {
+            let raw = bench.rows(rows, heads.raw.columns, &numbers(1, rows * heads.raw.columns));
+            Heads { raw, out: bench.output(rows, heads.raw.columns).narrow(), ..heads }
+        });
+        bench.backend.heads(queries, keys, 1e-6, turns, None).unwrap();
+        for (heads, want) in [queries, keys].iter().zip(&wants) {
+            assert_same_bits(&bench.read(heads.out), &rounded_rows(want), "narrow heads");
+        }
     }
     bench.backend.store(keys.out, values, 2, &caches[1]).unwrap();
     let [kept, stored] = caches.map(|cache| {

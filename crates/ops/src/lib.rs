@@ -54,14 +54,14 @@ pub struct Product {
     pub matrix: Matrix,
     /// `[t, n]`.
     pub out: Rows,
-    /// Whether the result is added to what is there, as [`Backend::add`] would do.
-    pub added: bool,
+    /// What the result is added to, as [`Backend::add`] would do: what is in `out`, or rows elsewhere.
+    pub added: Option<Rows>,
 }
 
 impl Product {
     /// A product that overwrites its output.
     pub fn new(matrix: Matrix, out: Rows) -> Product {
-        Product { matrix, out, added: false }
+        Product { matrix, out, added: None }
     }
 }
 
@@ -152,6 +152,19 @@ pub trait Backend {
         dx: Rows,
         dgain: Vector,
     ) -> Result<()>;
+    /// The same, and what dx has become goes to `narrow` too, made narrow.
+    fn rms_norm_gradient_narrow(
+        &mut self,
+        x: Rows,
+        gain: Vector,
+        eps: f32,
+        dy: Rows,
+        [dx, narrow]: [Rows; 2],
+        dgain: Vector,
+    ) -> Result<()> {
+        self.rms_norm_gradient(x, gain, eps, dy, dx, dgain)?;
+        self.copy(dx, narrow)
+    }
     /// Several products of one input, which may be narrow.
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()>;
     /// A norm, then several products of its output; a device may do all at once.
@@ -191,6 +204,11 @@ pub trait Backend {
     ) -> Result<()> {
         heads::one_by_one(self, queries, keys, eps, turns, keep)
     }
+    /// Whether heads of so many tokens, as wide as this, may be narrow: those that [`Backend::heads`] turns and whole
+    /// samples attend with (through a bf16 cache), values, and gradients of what was attended and of values.
+    fn narrow_heads(&self, _tokens: usize, _head_dim: usize) -> bool {
+        false
+    }
     /// The way back of [`Backend::heads`]: the rotation, then the norm; the gradients of gains are added. See [`heads`].
     fn heads_gradient(
         &mut self,
@@ -215,9 +233,16 @@ pub trait Backend {
     fn heads_attend(&mut self, of: Fresh<'_>, window: Option<usize>, out: Rows) -> Result<()> {
         heads::then_attend(self, of, window, out)
     }
-    /// Gradients of the samples' queries, keys and values. See `attend`.
-    fn attend_gradient(&mut self, of: &Attention<'_>, dout: Rows, dq: Rows, dk: Rows, dv: Rows)
-    -> Result<()>;
+    /// Gradients of the samples' queries, keys and values. Out is what attention gave, which may be narrow. See `attend`.
+    fn attend_gradient(
+        &mut self,
+        of: &Attention<'_>,
+        out: Rows,
+        dout: Rows,
+        dq: Rows,
+        dk: Rows,
+        dv: Rows,
+    ) -> Result<()>;
     /// out[t, c] = 0
     fn clear(&mut self, out: Rows) -> Result<()>;
     /// out[t, c] = x[t, c]. Out may be narrow.

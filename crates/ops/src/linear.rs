@@ -7,7 +7,7 @@ use halfbyte_formats::state::draw::{Draws, Purpose};
 use crate::dot::{dot, rounded};
 use crate::error::{Result, check};
 use crate::tensor::UNIT;
-use crate::testing::{Bench, SUMMED, assert_same_bits, numbers};
+use crate::testing::{Bench, NARROWED, SUMMED, assert_same_bits, numbers, rounded_rows};
 use crate::{Backend, Matrix, Norm, Product, Rows, Weight, WeightFormat};
 
 /// What decides random roundings in the gradients of a product: see [`Backend::round_gradients`].
@@ -30,11 +30,13 @@ impl Luck {
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, products: &[Product]) -> Result<()> {
-    for Product { matrix: Matrix { weight, bias }, out, .. } in products {
+    for Product { matrix: Matrix { weight, bias }, out, added } in products {
         let fits = weight.columns == x.columns
             && !(x.narrow && weight.format == WeightFormat::F32)
-            && !out.narrow
+            // Narrow results are those of the product alone.
+            && !(out.narrow && (bias.is_some() || added.is_some() || !out.columns.is_multiple_of(UNIT)))
             && (out.rows, out.columns) == (x.rows, weight.rows)
+            && added.is_none_or(|rows| Rows { buffer: out.buffer, ..rows } == *out)
             && bias.is_none_or(|bias| bias.len == weight.rows)
             && weight.buffer.bytes == weight.format.bytes(weight.rows, weight.columns);
         check(fits, "linear", || {
@@ -53,6 +55,13 @@ pub fn check_shapes(x: Rows, products: &[Product]) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Brings what products are added to into their places, for devices that add there.
+pub fn bring_added(backend: &mut impl Backend, products: &[Product]) -> Result<()> {
+    let elsewhere = |product: &&Product| product.added.is_some_and(|rows| rows != product.out);
+    let mut all = products.iter().filter(elsewhere);
+    all.try_for_each(|product| product.added.map_or(Ok(()), |rows| backend.copy(rows, product.out)))
 }
 
 /// The plain product, one token after the other.
@@ -81,6 +90,7 @@ pub fn check_input_gradient(dy: Rows, weight: &Weight, dx: Rows) -> Result<()> {
         && !(dy.narrow && weight.format == WeightFormat::F32)
         && dx.columns == weight.columns
         && dx.rows == dy.rows
+        && (!dx.narrow || dx.columns.is_multiple_of(UNIT))
         && weight.buffer.bytes == weight.format.bytes(weight.rows, weight.columns);
     check(fits, "linear_input_gradient", || {
         format!(
@@ -145,7 +155,8 @@ fn transposed(x: &[f32], columns: usize) -> Vec<f32> {
 /// What every backend must give, for few and many tokens, odd sizes, every format.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     use WeightFormat::{Bf16, F32, Int8, Nvfp4};
-    let small = [(1, 48, 64), (1, 17, 576), (2, 33, 160), (5, 64, 96), (16, 40, 128), (70, 100, 200)];
+    let small =
+        [(1, 48, 64), (1, 17, 576), (2, 33, 160), (5, 64, 96), (16, 40, 128), (20, 128, 64), (70, 100, 200)];
     // More than any kernel takes at once, of each.
     let large = [(3, 20, 2100), (130, 270, 72)];
     let shapes = small.into_iter().chain(large);
@@ -173,9 +184,14 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             bench.assert_products(out, &want, SUMMED, &what);
             bench.assert_products(out2, &want2, SUMMED, &what);
             let sums: Vec<f32> = want.iter().map(|y| y + y).collect();
-            bench.backend.linear(x, &[Product { added: true, ..products[0] }]).unwrap();
+            bench.backend.linear(x, &[Product { added: Some(out), ..products[0] }]).unwrap();
             bench.assert_products(out, &sums, SUMMED, &what);
+            let (before, elsewhere) = (bench.rows(tokens, outputs, &want), bench.output(tokens, outputs));
+            let product = Product { added: Some(before), out: elsewhere, ..products[0] };
+            bench.backend.linear(x, &[product]).unwrap();
+            bench.assert_products(elsewhere, &sums, SUMMED, &what);
             check_narrow(&mut bench, x, products[0]);
+            check_narrow_results(&mut bench, x, weight);
             check_gradients(&mut bench, (tokens, outputs, inputs), weight, &held, scale);
         }
         check_one_token(&make, format);
@@ -216,6 +232,25 @@ fn check_narrow<B: Backend>(bench: &mut Bench<B>, x: Rows, product: Product) {
     assert_same_bits(&bench.read(out), &want_normed, "the norm beside it");
 }
 
+/// Where heads may be narrow, so may the results of products that go into them and come back.
+fn check_narrow_results<B: Backend>(bench: &mut Bench<B>, x: Rows, weight: Weight) {
+    let fits = weight.rows.is_multiple_of(UNIT) && weight.columns.is_multiple_of(UNIT);
+    if !fits || weight.format == WeightFormat::F32 || !bench.backend.narrow_heads(x.rows, UNIT) {
+        return;
+    }
+    let [wide, dx] = [weight.rows, weight.columns].map(|columns| bench.output(x.rows, columns));
+    let [narrow, narrow_dx] =
+        [weight.rows, weight.columns].map(|columns| bench.output(x.rows, columns).narrow());
+    let matrix = Matrix { weight, bias: None };
+    bench.backend.linear(x, &[Product::new(matrix, wide), Product::new(matrix, narrow)]).unwrap();
+    bench.backend.linear_input_gradient(wide, &weight, dx, false).unwrap();
+    bench.backend.linear_input_gradient(wide, &weight, narrow_dx, false).unwrap();
+    for (wide, narrow) in [(wide, narrow), (dx, narrow_dx)] {
+        let want = rounded_rows(&bench.read(wide));
+        bench.assert_products(narrow, &want, NARROWED, "narrow results");
+    }
+}
+
 fn check_gradients<B: Backend>(
     bench: &mut Bench<B>,
     (tokens, outputs, inputs): (usize, usize, usize),
@@ -241,9 +276,7 @@ fn check_gradients<B: Backend>(
     bench.backend.linear_weight_gradient(dy, x, exact, first, part).unwrap();
     bench.assert_products(part, some, SUMMED, &what);
     assert!(bench.backend.linear_weight_gradient(dy, x, exact, first + UNIT, part).is_err());
-    let [narrow_dy, narrow_x] = [dy, x].map(|rows| bench.output(rows.rows, rows.columns).narrow());
-    bench.backend.copy(dy, narrow_dy).unwrap();
-    bench.backend.copy(x, narrow_x).unwrap();
+    let [narrow_dy, narrow_x] = [dy, x].map(|rows| bench.narrow(rows));
     if exact {
         assert!(bench.backend.linear_input_gradient(narrow_dy, &weight, dx, false).is_err());
         assert!(bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, 0, dw).is_err());

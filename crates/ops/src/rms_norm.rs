@@ -121,6 +121,7 @@ fn check_gradients<B: Backend>(make: &impl Fn(usize) -> B, rows: usize, columns:
     let (x, gain, dy) = (numbers(1, rows * columns), numbers(2, columns), numbers(3, rows * columns));
     let (mut dx, mut dgain) = (numbers(4, rows * columns), numbers(5, columns));
     let handles = (bench.rows(rows, columns, &dx), bench.vector(&dgain));
+    let again = (bench.rows(rows, columns, &dx), bench.output(rows, columns).narrow(), bench.vector(&dgain));
     for ((x, dy), dx) in x.chunks(columns).zip(dy.chunks(columns)).zip(dx.chunks_mut(columns)) {
         let r = gradient(x, &gain, 1e-6, dy, dx);
         gain_gradient(x, r, dy, &mut dgain);
@@ -129,4 +130,9 @@ fn check_gradients<B: Backend>(make: &impl Fn(usize) -> B, rows: usize, columns:
     bench.backend.rms_norm_gradient(x, gain, 1e-6, dy, handles.0, handles.1).unwrap();
     assert_same_bits(&bench.read(handles.0), &dx, "rms_norm_gradient");
     bench.assert_products(Rows::new(handles.1.buffer, 1, columns), &dgain, SUMMED, "gain's gradient");
+    let both = [again.0, again.1];
+    bench.backend.rms_norm_gradient_narrow(x, gain, 1e-6, dy, both, again.2).unwrap();
+    assert_same_bits(&bench.read(again.0), &dx, "rms_norm_gradient, narrow too");
+    assert_same_bits(&bench.read(again.1), &rounded_rows(&dx), "rms_norm_gradient, narrow");
+    bench.assert_products(Rows::new(again.2.buffer, 1, columns), &dgain, SUMMED, "gain's gradient");
 }

@@ -47,6 +47,13 @@ impl<B: Backend> Bench<B> {
         self.rows(rows, columns, &vec![f32::NAN; rows * columns])
     }
 
+    /// The same rows, narrow.
+    pub fn narrow(&mut self, rows: Rows) -> Rows {
+        let out = self.output(rows.rows, rows.columns).narrow();
+        self.backend.copy(rows, out).unwrap();
+        out
+    }
+
     /// The values of rows.
     pub fn read(&mut self, rows: Rows) -> Vec<f32> {
         let mut values = vec![0.0; rows.rows * rows.columns];

@@ -214,7 +214,7 @@ impl<'a> Source<'a> {
 impl<'a> Job<'a> {
     pub(super) fn plain(cpu: &Cpu, product: &Product) -> Result<Job<'a>> {
         let source = Source::new(cpu, &product.matrix)?;
-        Ok(Job::Plain { source, out: cpu.arena.rows("linear", product.out)?, added: product.added })
+        Ok(Job::Plain { source, out: cpu.arena.rows("linear", product.out)?, added: product.added.is_some() })
     }
 
     /// out[t, k] = sum_n x[t, n] weight[n, k]

@@ -70,13 +70,13 @@ pub(crate) struct Results {
     pub(crate) at: DevicePtr,
     pub(crate) stride: usize,
     pub(crate) narrow: bool,
-    /// To what is there.
-    pub(crate) added: bool,
+    /// What they are added to, which lies as they do: perhaps where they go, perhaps elsewhere.
+    pub(crate) added: Option<DevicePtr>,
 }
 
 impl Results {
     pub(crate) fn new(at: DevicePtr, stride: usize) -> Results {
-        Results { at, stride, narrow: false, added: false }
+        Results { at, stride, narrow: false, added: None }
     }
 }
 
@@ -118,7 +118,8 @@ impl Product {
             turned: [left.turned, right.turned],
             values: left.values,
             narrow: out.narrow,
-            alignments: [left.at, right.at, out.at].map(alignment),
+            alignments: [left.at, right.at, DevicePtr(out.at.0 | out.added.map_or(0, |added| added.0))]
+                .map(alignment),
         }
     }
 }
@@ -224,8 +225,8 @@ impl CublasLt {
                 right,
                 of.left.at.0,
                 left,
-                factor(usize::from(of.out.added)),
-                of.out.at.0,
+                factor(usize::from(of.out.added.is_some())),
+                of.out.added.unwrap_or(of.out.at).0,
                 out,
                 of.out.at.0,
                 out,

@@ -70,17 +70,20 @@ pub(super) fn tokens(cuda: &Cuda, op: &'static str, way: Compute, x: Rows, room:
 pub(crate) fn linear(cuda: &mut Cuda, x: Rows, product: &Product) -> Result<()> {
     const OP: &str = "linear";
     let Matrix { weight, bias } = product.matrix;
-    let to = cuda.rows(OP, product.out)?;
+    let (to, narrow) = (cuda.pointer(OP, product.out.buffer)?, product.out.narrow);
+    let (stride, size) = if narrow { (weight.rows.next_multiple_of(64), 2) } else { (weight.rows, 4) };
+    let added = product.added.map(|rows| cuda.rows(OP, rows)).transpose()?;
     let (way, scale) = (few_bits::way(cuda, &[&weight]), scale(cuda, OP, &weight)?);
     let room = Room { at: places(cuda, OP)?.results, bytes: RESULTS };
     let most = tokens(cuda, OP, way, x, room)?;
     for (first, count) in pieces(x.rows, most) {
         let left = left(cuda, OP, way, x.slice(first, count), room, scale)?;
         let (most, limit) = most_results(cuda, x.columns, count, 0);
-        let out = to.add(first * weight.rows * 4);
+        let before = first * stride * size;
         for part in parts(OP, weight.rows, most, limit)? {
-            let to = Results::new(out.add(part.start * 4), weight.rows);
-            let to = Results { added: product.added, ..to };
+            let before = before + part.start * size;
+            let added = added.map(|added| added.add(before));
+            let to = Results { narrow, added, ..Results::new(to.add(before), stride) };
             outputs(cuda, OP, left, &weight, part, to)?;
         }
     }

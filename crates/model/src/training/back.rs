@@ -25,8 +25,13 @@ struct Used {
 }
 
 /// Whether the gradient of a product is read by more than products that round it.
-fn wants_f32(matrix: Matrix) -> bool {
+pub(super) fn wants_f32(matrix: Matrix) -> bool {
     matrix.bias.is_some() || matrix.weight.format == WeightFormat::F32
+}
+
+/// Gradients are narrow where heads are.
+fn as_heads(rows: Rows, heads: Rows) -> Rows {
+    if heads.narrow { rows.narrow() } else { rows }
 }
 
 impl<B: Backend> Training<B> {
@@ -36,17 +41,13 @@ impl<B: Backend> Training<B> {
         pass: &Pass,
         learner: &mut dyn Learner<B>,
     ) -> Result<()> {
-        let (w, at) = (self.layers[index], pass.at);
-        let saved = self.saved(index, pass);
+        let w = self.layers[index];
         if self.kept.is_empty() {
-            self.backend.copy(saved, at.residual)?;
             block::attention(&mut self.backend, &w, pass, &mut Observer::nobody())?;
             block::activate(&mut self.backend, &w, pass, &mut Observer::nobody())?;
-        } else {
-            self.backend.copy(self.middle(index, at.residual.rows), at.residual)?;
         }
         self.feed_forward_back(index, &w, pass, learner)?;
-        self.attention_back(index, &w, pass, saved, learner)?;
+        self.attention_back(index, &w, pass, learner)?;
         // Head and embedding are no products that may be rounded.
         self.backend.round_gradients(None);
         Ok(())
@@ -69,6 +70,21 @@ impl<B: Backend> Training<B> {
         Ok(taken)
     }
 
+    /// The residual's gradient as a matrix takes it: the norm that it came through last left it so.
+    fn residual_taken(&self, d_residual: Rows, matrix: Matrix) -> Rows {
+        let narrow = self.rows(Value::Part, d_residual.rows, d_residual.columns);
+        if block::input(narrow, &[matrix]).narrow { narrow.narrow() } else { d_residual }
+    }
+
+    /// The matrix that takes the residual's gradient as it comes back through a norm.
+    fn before(&self, norm: TensorName) -> Option<Matrix> {
+        match norm {
+            TensorName::Layer(index, LayerTensor::PostNorm) => Some(self.layers[index].o),
+            TensorName::Layer(index, _) => Some(self.layers[index.checked_sub(1)?].down),
+            _ => self.layers.last().map(|layer| layer.down),
+        }
+    }
+
     fn feed_forward_back(
         &mut self,
         index: usize,
@@ -78,12 +94,10 @@ impl<B: Backend> Training<B> {
     ) -> Result<()> {
         use LayerTensor::{Down, DownBias, Gate, GateBias, PostNorm, Up, UpBias};
         let at = &pass.at;
-        // The residual is what it was between attention and this.
-        let middle = at.residual;
-        let tokens = middle.rows;
+        let (middle, tokens) = (at.middle, at.middle.rows);
         let d_residual = self.rows(Value::DResidual, tokens, middle.columns);
         let d_normed = self.rows(Value::DNormed, tokens, middle.columns);
-        let dy = self.taken(d_residual, w.down, at.part)?;
+        let dy = self.residual_taken(d_residual, w.down);
         // Their gradients take the places of the products.
         let (gate, up) = (at.gate, at.up);
         self.products_of(index, Down, &w.down.weight, learner);
@@ -109,16 +123,15 @@ impl<B: Backend> Training<B> {
         index: usize,
         w: &Layer,
         pass: &Pass,
-        entered: Rows,
         learner: &mut dyn Learner<B>,
     ) -> Result<()> {
         use LayerTensor::{InputNorm, K, KBias, O, OBias, Q, QBias, V, VBias};
         let at = &pass.at;
-        let tokens = entered.rows;
+        let (entered, tokens) = (at.entered, at.entered.rows);
         let d_residual = self.rows(Value::DResidual, tokens, entered.columns);
         let d_normed = self.rows(Value::DNormed, tokens, entered.columns);
-        let d_attended = self.rows(Value::DAttended, tokens, at.q.columns);
-        let dy = self.taken(d_residual, w.o, at.part)?;
+        let d_attended = as_heads(self.rows(Value::DAttended, tokens, at.q.columns), at.q);
+        let dy = self.residual_taken(d_residual, w.o);
         self.products_of(index, O, &w.o.weight, learner);
         self.backend.linear_input_gradient(dy, &w.o.weight, d_attended, false)?;
         let x = pass.attended(w.o);
@@ -154,14 +167,15 @@ impl<B: Backend> Training<B> {
         let tokens = d_attended.rows;
         let dq = self.rows(Value::DQ, tokens, at.q.columns);
         let dk = self.rows(Value::DK, tokens, at.k.columns);
-        let dv = self.rows(Value::DV, tokens, at.v.columns);
-        self.backend.attend_gradient(&pass.attention(w), d_attended, dq, dk, dv)?;
+        let dv = as_heads(self.rows(Value::DV, tokens, at.v.columns), at.v);
+        self.backend.attend_gradient(&pass.attention(w), pass.attended(w.o), d_attended, dq, dk, dv)?;
         let gains = self.rows(Value::Gradient, 2, pass.head_dim);
         if w.q_norm.is_some() || w.k_norm.is_some() {
             self.backend.clear(gains)?;
         }
         let between = self.rows(Value::DRaw, tokens, at.q.columns);
         // What attention was computed from has been used for the last time: there is room.
+        let [room_q, room_k] = [at.q, at.k].map(|used| Rows::new(used.buffer, tokens, used.columns));
         let back = |matrix, raw, norm: Option<Vector>, gradient: Rows, dy, used: Rows| {
             let norm = norm.map(|gain| (gain, Vector { buffer: gradient.buffer, len: gain.len }));
             let dx = match (wants_f32(matrix), norm) {
@@ -171,8 +185,8 @@ impl<B: Backend> Training<B> {
             };
             HeadsGradient { raw, norm, dy, between, dx }
         };
-        let q = back(w.q, at.q_raw, w.q_norm, gains.slice(0, 1), dq, at.q);
-        let k = back(w.k, at.k_raw, w.k_norm, gains.slice(1, 1), dk, at.k);
+        let q = back(w.q, at.q_raw, w.q_norm, gains.slice(0, 1), dq, room_q);
+        let k = back(w.k, at.k_raw, w.k_norm, gains.slice(1, 1), dk, room_k);
         self.backend.heads_gradient(q, k, pass.norm_eps, at.turns)?;
         for (tensor, of, row) in [(LayerTensor::QNorm, q, 0), (LayerTensor::KNorm, k, 1)] {
             let name = TensorName::Layer(index, tensor);
@@ -181,7 +195,7 @@ impl<B: Backend> Training<B> {
             }
         }
         let other = |of: HeadsGradient, used| (of.dx, if of.dx == of.dy { used } else { of.dy });
-        Ok([other(q, at.q), other(k, at.k), (dv, at.v)])
+        Ok([other(q, room_q), other(k, room_k), (dv, at.v)])
     }
 
     /// A norm backwards: dx is added to, the gain's gradient handed out.
@@ -197,7 +211,12 @@ impl<B: Backend> Training<B> {
         let gradient = self.rows(Value::Gradient, 1, gain.len);
         self.backend.clear(gradient)?;
         let d_gain = Vector { buffer: gradient.buffer, len: gain.len };
-        self.backend.rms_norm_gradient(x, gain, eps, dy, dx, d_gain)?;
+        match self.before(name).map(|matrix| self.residual_taken(dx, matrix)) {
+            Some(taken) if taken != dx => {
+                self.backend.rms_norm_gradient_narrow(x, gain, eps, dy, [dx, taken], d_gain)?;
+            }
+            _ => self.backend.rms_norm_gradient(x, gain, eps, dy, dx, d_gain)?,
+        }
         match learner.wants(name) {
             true => learner.learn(&mut self.backend, name, 0, gradient),
             false => Ok(()),

@@ -15,7 +15,7 @@ pub use import::import;
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::learn::Factors;
-use halfbyte_ops::{Backend, Buffer, Luck, Rows, Vector, Weight, loss};
+use halfbyte_ops::{Backend, Buffer, CacheFormat, Luck, Rows, Vector, Weight, loss};
 use halfbyte_plan::{Name, Plan, Recompute, Stage, TrainingSettings, Value};
 
 use crate::angles::Angles;
@@ -313,30 +313,20 @@ impl<B: Backend> Training<B> {
         self.angles.fill(positions, turns);
         self.backend.write(at.turns.buffer, turns)?;
         let (head_dim, norm_eps) = (self.architecture.head_dim, self.architecture.norm_eps);
-        Ok(Pass { at, head_dim, norm_eps, samples, start: 0, keep: false, middle: None })
+        Ok(Pass { at, head_dim, norm_eps, samples, start: 0, keep: false })
     }
 
     /// Embedding and all layers; their inputs are kept, and all else if the pass says so.
     fn there(&mut self, batch: &Batch, pass: &mut Pass, observer: &mut Observer<'_>) -> Result<()> {
         let tokens = batch.tokens.len();
-        self.backend.embed(&batch.tokens, &self.embedding, pass.at.residual)?;
-        observer.see(&mut self.backend, Stage::Embed, pass.at.residual)?;
+        self.backend.embed(&batch.tokens, &self.embedding, pass.at.entered)?;
+        observer.see(&mut self.backend, Stage::Embed, pass.at.entered)?;
         for index in 0..self.layers.len() {
             observer.layer = Some(index);
             pass.at = self.values(index, tokens);
-            pass.middle = pass.keep.then(|| self.middle(index, tokens));
-            let saved = self.saved(index, pass);
-            self.backend.copy(pass.at.residual, saved)?;
             block::forward(&mut self.backend, &self.layers[index], pass, observer)?;
         }
         Ok(())
-    }
-
-    fn saved(&self, index: usize, pass: &Pass) -> Rows {
-        Rows {
-            buffer: Buffer { bytes: pass.at.residual.buffer.bytes, ..self.saved[index] },
-            ..pass.at.residual
-        }
     }
 
     fn buffer(&self, value: Value) -> Buffer {
@@ -354,26 +344,35 @@ impl<B: Backend> Training<B> {
         own.map_or_else(|| self.rows(value, rows, columns), |(_, buffer)| Rows::new(*buffer, rows, columns))
     }
 
-    /// The residual between attention and what follows.
-    fn middle(&self, layer: usize, tokens: usize) -> Rows {
-        self.of_layer(layer, Value::Middle, tokens, self.architecture.hidden_size)
-    }
-
+    /// The residual goes from what is kept of one layer to what is kept of the next.
     fn values(&self, layer: usize, tokens: usize) -> Values {
         let a = &self.architecture;
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let rows = |value, columns| self.of_layer(layer, value, tokens, columns);
         let mixed = |value| self.layers[layer].mixed(rows(value, a.intermediate_size));
+        let residual = rows(Value::Residual, a.hidden_size);
+        // What attention rounds is narrow where the device takes it so, and nothing else wants it.
+        let w = &self.layers[layer];
+        let rounds = w.cache.format == CacheFormat::Bf16 && !back::wants_f32(w.v) && !back::wants_f32(w.o);
+        let narrow = rounds && self.backend.narrow_heads(tokens, a.head_dim);
+        let heads = |value, columns| {
+            let rows = rows(value, columns);
+            if narrow { rows.narrow() } else { rows }
+        };
+        let saved =
+            |layer: usize| self.saved.get(layer).map(|buffer| Rows::new(*buffer, tokens, a.hidden_size));
         Values {
-            residual: rows(Value::Residual, a.hidden_size),
+            entered: saved(layer).unwrap_or(residual),
+            middle: if self.kept.is_empty() { residual } else { rows(Value::Middle, a.hidden_size) },
+            residual: saved(layer + 1).unwrap_or(residual),
             normed: rows(Value::Normed, a.hidden_size),
             post_normed: rows(Value::PostNormed, a.hidden_size),
             turns: rows(Value::Turns, a.head_dim),
-            q: rows(Value::Q, q),
-            k: rows(Value::K, kv),
+            q: heads(Value::Q, q),
+            k: heads(Value::K, kv),
             q_raw: rows(Value::QRaw, q),
             k_raw: rows(Value::KRaw, kv),
-            v: rows(Value::V, kv),
+            v: heads(Value::V, kv),
             attended: rows(Value::Attended, q),
             gate: mixed(Value::Gate),
             up: mixed(Value::Up),

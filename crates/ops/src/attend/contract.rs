@@ -2,7 +2,7 @@
 
 use super::{forward, gradient, kept};
 use crate::tensor::KEYS;
-use crate::testing::{Bench, NARROWED, numbers, rounded_rows};
+use crate::testing::{Bench, NARROWED, assert_same_bits, numbers, rounded_rows};
 use crate::{Attention, Backend, Cache, CacheFormat, Sight};
 
 /// What queries are multiplied by so that few keys have most of the weight.
@@ -74,10 +74,12 @@ fn check_gradients<B: Backend>(
     // Two samples, which do not see each other.
     let samples = [0..tokens / 3, tokens / 3..tokens];
     let mut want = [const { Vec::new() }; 3];
+    let (mut out, format) = (Vec::new(), if exact { CacheFormat::F32 } else { CacheFormat::Bf16 });
     for sample in &samples {
         let part = |x: &'_ [f32], width: usize| x[sample.start * width..sample.end * width].to_vec();
         let (q, k, v, dy) = (part(&q, wide), part(&k, narrow), part(&v, narrow), part(&dy, wide));
         let of_sample = gradient((&q, &k, &v, &dy), (heads, kv_heads, head_dim), window, exact);
+        out.extend(reference(&q, &k, &v, (heads, kv_heads, head_dim), window, format));
         want.iter_mut().zip(of_sample).for_each(|(want, part)| want.extend(part));
     }
     let of = Attention {
@@ -91,11 +93,26 @@ fn check_gradients<B: Backend>(
     };
     let dy = bench.rows(tokens, wide, &dy);
     let outs = [wide, narrow, narrow].map(|columns| bench.output(tokens, columns));
-    bench.backend.attend_gradient(&of, dy, outs[0], outs[1], outs[2]).unwrap();
+    // As it is where nothing is rounded.
+    let out = bench.rows(tokens, wide, &out);
+    let out = if exact { out } else { bench.narrow(out) };
+    bench.backend.attend_gradient(&of, out, dy, outs[0], outs[1], outs[2]).unwrap();
     for ((out, want), name) in outs.into_iter().zip(&want).zip(["dq", "dk", "dv"]) {
         let what = format!("{name}, {tokens} tokens, heads {heads}/{kv_heads}x{head_dim}, window {window:?}");
         bench.assert_products(out, want, NARROWED, &what);
     }
+    if exact || !bench.backend.narrow_heads(tokens, head_dim) {
+        return;
+    }
+    // Narrow, they are what they are rounded to.
+    let [q, k, v, dy] = [of.q, of.k, of.v, dy].map(|rows| bench.narrow(rows));
+    let want = outs.map(|out| bench.read(out));
+    let again =
+        [bench.output(tokens, wide), bench.output(tokens, narrow), bench.output(tokens, narrow).narrow()];
+    let of = Attention { q, k, v, ..of };
+    bench.backend.attend_gradient(&of, out, dy, again[0], again[1], again[2]).unwrap();
+    let want = [want[0].clone(), want[1].clone(), rounded_rows(&want[2])];
+    again.iter().zip(&want).for_each(|(out, want)| assert_same_bits(&bench.read(*out), want, "narrow heads"));
 }
 
 fn check_case<B: Backend>(
@@ -162,12 +179,18 @@ fn check_samples_case<B: Backend>(
     };
     let out = bench.output(tokens, wide);
     bench.backend.attend_samples(&of, &cache, out).unwrap();
-    for sample in samples {
+    for sample in &samples {
         let part = |x: &'_ [f32], width: usize| x[sample.start * width..sample.end * width].to_vec();
         let (q, k, v) = (part(&q, wide), part(&k, narrow), part(&v, narrow));
         let want = reference(&q, &k, &v, (heads, kv_heads, head_dim), window, format);
         let what = format!("{} samples, heads {heads}/{kv_heads}x{head_dim}", format.name());
         bench.assert_products(out.slice(sample.start, sample.len()), &want, NARROWED, &what);
+    }
+    if format == CacheFormat::Bf16 && bench.backend.narrow_heads(tokens, head_dim) {
+        let want = bench.read(out);
+        let [q, k, v] = [of.q, of.k, of.v].map(|rows| bench.narrow(rows));
+        bench.backend.attend_samples(&Attention { q, k, v, ..of }, &cache, out).unwrap();
+        assert_same_bits(&bench.read(out), &want, "narrow heads");
     }
 }
 
