@@ -449,6 +449,7 @@ mod tests {
     }
 
     contracts!(
+        best,
         rms_norm,
         gated,
         residual,

@@ -14,6 +14,7 @@ mod arena;
 mod attend;
 mod attend_gradient;
 mod backend;
+mod best;
 mod chain;
 mod copies;
 mod cublaslt;
@@ -35,6 +36,7 @@ mod product_gradients;
 mod profile;
 mod ptx;
 mod residual;
+mod ring;
 mod rms_norm;
 mod rope;
 mod row_gradients;
@@ -55,7 +57,7 @@ pub use few_bits::Compute;
 pub use library::MANY;
 pub use scratch::{ScratchNeed, TrainingNeed};
 
-use driver::{DeviceMemory, PinnedMemory, Session};
+use driver::{DeviceMemory, Session};
 use launch::Kernels;
 
 /// Major compute capability that the PTX is made for.
@@ -122,8 +124,7 @@ pub struct Cuda {
     device: Device,
     arena: DeviceMemory,
     scratch: Buffer,
-    ring: PinnedMemory,
-    staged: usize,
+    ring: ring::Ring,
     lists: DeviceMemory,
     counters: DeviceMemory,
     counted: tallies::Counted,
@@ -142,9 +143,8 @@ impl Cuda {
             device: Device { library, ..device.clone() },
             arena: DeviceMemory::take(session, bytes)?,
             scratch,
-            ring: PinnedMemory::take(session, arena::RING)?,
-            staged: 0,
-            lists: DeviceMemory::take(session, arena::RING)?,
+            ring: ring::Ring::new(session)?,
+            lists: DeviceMemory::take(session, ring::RING)?,
             counters: DeviceMemory::take(session, arena::COUNTERS * 8)?,
             counted: tallies::Counted::new(session)?,
             tickets: DeviceMemory::take(session, arena::TICKETS * 4 + 4)?,
@@ -216,6 +216,7 @@ pub(crate) mod tests {
         linear,
         attend,
         loss,
+        best,
         accumulate,
         update,
         learn,
