@@ -475,6 +475,7 @@ mod tests {
     }
 
     contracts!(
+        best,
         rms_norm,
         gated,
         residual,

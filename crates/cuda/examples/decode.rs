@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use halfbyte_cuda::{Cuda, Device, Driver, ScratchNeed, measure};
+use halfbyte_ops::best::Best;
 use halfbyte_ops::{
     Backend, Buffer, Cache, CacheFormat, Fresh, Heads, Keep, Matrix, Norm, Product, Result, Rows, Vector,
     Weight, WeightFormat,
@@ -216,6 +217,11 @@ fn main() -> Result<()> {
         let (at, logits) = (place.values(tokens), place.rows(tokens, VOCABULARY));
         products(&mut cuda, &layers, head, logits, &at)?;
         if tokens == 1 {
+            for count in [1, 20] {
+                let mut best = vec![Best::default(); count];
+                let time = seconds(&mut cuda, |cuda, _| cuda.best(logits, &mut best).map(|_| ()))?;
+                show(&format!("the best {count} of the logits, read"), time, VOCABULARY * 4);
+            }
             others(&mut cuda, &layers, &at)?;
         }
     }

@@ -1,13 +1,12 @@
-//! Handles become addresses here, after a bounds check; copies go through one pinned ring.
+//! Handles become addresses here, after a bounds check; copies go through the pinned ring.
 
 use halfbyte_ops::error::check;
 use halfbyte_ops::{Buffer, Error, Result, Rows, Vector, Weight};
 
 use crate::Cuda;
 use crate::launch::DevicePtr;
+use crate::ring::{PIECE, RING};
 
-/// Bytes of the ring that copies go through: on the host, and on the device for lists of an op.
-pub(crate) const RING: usize = 4 << 20;
 /// Numbers of 64 bits that kernels may give back.
 pub(crate) const COUNTERS: usize = 4096;
 
@@ -86,10 +85,11 @@ impl Cuda {
     /// A list for the kernels of this op alone (tokens, targets): a few of them may be up at once.
     pub(crate) fn upload<T: Plain>(&mut self, op: &'static str, values: &[T]) -> Result<DevicePtr> {
         let bytes = bytes_of(values);
-        check(bytes.len() <= RING / 4, op, || {
-            format!("a list of {} bytes is longer than the {} that go up at once", bytes.len(), RING / 4)
+        check(bytes.len() <= PIECE, op, || {
+            format!("a list of {} bytes is longer than the {PIECE} that go up at once", bytes.len())
         })?;
-        let at = self.stage(bytes)?;
+        self.start_chain()?;
+        let at = self.ring.put(bytes.len(), |place| place.copy_from_slice(bytes))?;
         let to = self.lists.at(at, bytes.len()).unwrap_or_default();
         self.ring.send(at, bytes.len(), to)?;
         Ok(DevicePtr(to))
@@ -128,12 +128,23 @@ impl Cuda {
     /// Copies bytes to the device, piece by piece through the ring.
     pub(crate) fn copy_in(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
         let mut to = to;
-        for piece in bytes.chunks(RING / 4) {
-            let at = self.stage(piece)?;
-            self.ring.send(at, piece.len(), to.0)?;
+        for piece in bytes.chunks(PIECE) {
+            self.fill_in(to, piece.len(), |place| place.copy_from_slice(piece))?;
             to = to.add(piece.len());
         }
         Ok(())
+    }
+
+    /// Has a piece filled in the ring itself, and starts its copy to the device.
+    pub(crate) fn fill_in(
+        &mut self,
+        to: DevicePtr,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
+        self.start_chain()?;
+        let at = self.ring.put(bytes, fill)?;
+        self.ring.send(at, bytes, to.0)
     }
 
     /// Copies bytes from the device; waits for all that was started before.
@@ -142,25 +153,9 @@ impl Cuda {
         self.chain.begun = false;
         let mut from = from;
         for piece in bytes.chunks_mut(RING) {
-            self.ring.fetch(0, piece.len(), from.0)?;
-            self.device.session.wait()?;
-            piece.copy_from_slice(self.ring.part(0, piece.len()));
+            self.ring.fetch(from.0, piece)?;
             from = from.add(piece.len());
         }
-        self.staged = 0;
         Ok(())
-    }
-
-    /// Puts bytes into the next free part of the ring; waits where the ring is full.
-    fn stage(&mut self, bytes: &[u8]) -> Result<usize> {
-        self.start_chain()?;
-        if self.staged + bytes.len() > RING {
-            self.device.session.wait()?;
-            self.staged = 0;
-        }
-        let at = self.staged;
-        self.ring.part(at, bytes.len()).copy_from_slice(bytes);
-        self.staged = (at + bytes.len()).next_multiple_of(64);
-        Ok(at)
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use halfbyte_ops::accumulate::{Share, Stored};
+use halfbyte_ops::best::Best;
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
     Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, Product,
@@ -10,8 +11,8 @@ use halfbyte_ops::{
 };
 
 use crate::{
-    Cuda, accumulate, attend, attend_gradient, copies, embed, gated, heads, heads_gradient, linear, loss,
-    product_gradients, profile, residual, rms_norm, rope, row_gradients, tallies, update, weight,
+    Cuda, accumulate, attend, attend_gradient, best, copies, embed, gated, heads, heads_gradient, linear,
+    loss, product_gradients, profile, residual, rms_norm, rope, row_gradients, tallies, update, weight,
 };
 
 impl Backend for Cuda {
@@ -220,6 +221,10 @@ impl Backend for Cuda {
         dup: Rows,
     ) -> Result<()> {
         product_gradients::gated(self, dy, down, kept, dgate, dup)
+    }
+
+    fn best(&mut self, x: Rows, best: &mut [Best]) -> Result<bool> {
+        best::find(self, x, best)
     }
 
     fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {

@@ -19,7 +19,7 @@ const NUMBERS: usize = 16;
 const PLACES: usize = 12;
 /// Stages of the first launch after the host has waited: the device begins while the rest is still put down. And of any
 /// other.
-const FIRST: usize = 16;
+const FIRST: usize = 10;
 const MOST: usize = 1024;
 
 /// What a stage does, as the kernel numbers it.

@@ -14,6 +14,7 @@ mod arena;
 mod attend;
 mod attend_gradient;
 mod backend;
+mod best;
 mod chain;
 mod copies;
 mod cublaslt;
@@ -36,6 +37,7 @@ mod product_warpgroup;
 mod profile;
 mod ptx;
 mod residual;
+mod ring;
 mod rms_norm;
 mod rope;
 mod row_gradients;
@@ -56,7 +58,7 @@ pub use few_bits::Compute;
 pub use library::MANY;
 pub use scratch::{ScratchNeed, TrainingNeed};
 
-use driver::{DeviceMemory, PinnedMemory, Session};
+use driver::{DeviceMemory, Session};
 use launch::Kernels;
 
 /// Major compute capability that the PTX is made for.
@@ -124,8 +126,7 @@ pub struct Cuda {
     device: Device,
     arena: DeviceMemory,
     scratch: Buffer,
-    ring: PinnedMemory,
-    staged: usize,
+    ring: ring::Ring,
     lists: DeviceMemory,
     counters: DeviceMemory,
     counted: tallies::Counted,
@@ -146,9 +147,8 @@ impl Cuda {
             device: Device { library, ..device.clone() },
             arena: DeviceMemory::take(session, bytes)?,
             scratch,
-            ring: PinnedMemory::take(session, arena::RING)?,
-            staged: 0,
-            lists: DeviceMemory::take(session, arena::RING)?,
+            ring: ring::Ring::new(session)?,
+            lists: DeviceMemory::take(session, ring::RING)?,
             counters: DeviceMemory::take(session, arena::COUNTERS * 8)?,
             counted: tallies::Counted::new(session)?,
             tickets: DeviceMemory::take(session, arena::TICKETS * 4 + 4)?,
@@ -235,6 +235,7 @@ pub(crate) mod tests {
         linear,
         attend,
         loss,
+        best,
         accumulate,
         update,
         learn,

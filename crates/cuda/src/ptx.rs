@@ -19,6 +19,7 @@ pub(crate) const MODULES: &[(&str, &str)] = modules![
     "attend_gradient",
     "attend_gradient_tiled",
     "attend_tiled",
+    "best",
     "chain",
     "decode",
     "embed",

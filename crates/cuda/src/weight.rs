@@ -8,12 +8,15 @@
 //!
 //! Columns are padded to 64 and rows to 16, with zeros. `kernels/common.cuh` reads this.
 
+use std::ops::Range;
+
 use halfbyte_formats::bf16;
 use halfbyte_ops::tensor::{BLOCK, PANEL, UNIT};
 use halfbyte_ops::{Result, Weight, WeightFormat, WeightRows};
 
 use crate::Cuda;
-use crate::arena::{RING, bytes_of};
+use crate::arena::bytes_of;
+use crate::ring::PIECE;
 
 /// Bytes before the first panel.
 pub(crate) const HEADER: usize = 64;
@@ -67,23 +70,34 @@ pub(crate) fn write(cuda: &mut Cuda, to: &Weight, first_row: usize, rows: Weight
         cuda.copy_in(start, bytes_of(&[global]))?;
     }
     let panel = Panel::of(to);
-    let together = (RING / 4 / panel.bytes()).max(1) * PANEL;
-    let mut bytes = vec![0; together.min(count.next_multiple_of(PANEL)) / PANEL * panel.bytes()];
+    let together = (PIECE / panel.bytes()).max(1) * PANEL;
     for first in (0..count).step_by(together) {
-        let here = together.min(count - first);
-        let bytes = &mut bytes[..here.div_ceil(PANEL) * panel.bytes()];
-        bytes.fill(0);
-        for row in 0..here {
-            let (codes, scales) = panel.row(row);
-            let (_, from_codes) = bytes.split_at_mut(codes - HEADER);
-            put_codes(to, rows, first + row, from_codes);
-            let (_, from_scales) = bytes.split_at_mut(scales - HEADER);
-            put_scales(to, rows, first + row, from_scales);
+        let here = first..count.min(first + together);
+        let bytes = here.len().div_ceil(PANEL) * panel.bytes();
+        let at = start.add(HEADER + (first_row + first) / PANEL * panel.bytes());
+        let fill = |place: &mut [u8]| put_panels(to, rows, here, place);
+        if bytes <= PIECE {
+            cuda.fill_in(at, bytes, fill)?;
+        } else {
+            let mut one = vec![0; bytes];
+            fill(&mut one);
+            cuda.copy_in(at, &one)?;
         }
-        let at = HEADER + (first_row + first) / PANEL * panel.bytes();
-        cuda.copy_in(start.add(at), bytes)?;
     }
     Ok(())
+}
+
+/// Lays some of the rows out, as panels from the first on.
+fn put_panels(weight: &Weight, rows: WeightRows<'_>, some: Range<usize>, to: &mut [u8]) {
+    let panel = Panel::of(weight);
+    if !some.len().is_multiple_of(PANEL) || !weight.columns.is_multiple_of(UNIT) {
+        to.fill(0);
+    }
+    for (place, row) in some.enumerate() {
+        let (codes, scales) = panel.row(place);
+        put_codes(weight, rows, row, &mut to[codes - HEADER..]);
+        put_scales(weight, rows, row, &mut to[scales - HEADER..]);
+    }
 }
 
 fn put_codes(weight: &Weight, rows: WeightRows<'_>, row: usize, to: &mut [u8]) {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use halfbyte_model::{Decoder, Wanted};
 use halfbyte_ops::Backend;
+use halfbyte_ops::best::Best;
 use halfbyte_text::{StopMatcher, Stream, Tokenizer};
 
 use crate::error::{Error, Result};
@@ -129,17 +130,18 @@ pub fn reply<B: Backend>(
         text: String::new(),
     };
     let mut timing = Timing { prompt_tokens: prompt.len(), ..Timing::default() };
-    let logits = prefill(decoder, prompt, interrupt, &mut timing, on)?;
+    let mut scores = Scores::new(decoder, sampler, limits);
+    let computed = prefill(decoder, prompt, interrupt, &mut scores, &mut timing, on)?;
     timing.prefill = start.elapsed();
     let mut ids = Vec::new();
-    let finish = match logits {
-        None => Finish::Interrupted,
-        Some(_) if limits.max_tokens == Some(0) => Finish::MaxTokens,
-        Some(mut logits) => loop {
+    let finish = match computed {
+        false => Finish::Interrupted,
+        true if limits.max_tokens == Some(0) => Finish::MaxTokens,
+        true => loop {
             if interrupt.load(Ordering::Relaxed) {
                 break Finish::Interrupted;
             }
-            let id = choose(decoder, sampler, limits, &mut logits)?;
+            let id = scores.choose(decoder, sampler, limits)?;
             timing.first_token.get_or_insert_with(|| start.elapsed());
             ids.push(id);
             if limits.stop_ids.contains(&id) || limits.end_ids.contains(&id) {
@@ -154,7 +156,7 @@ pub fn reply<B: Backend>(
             if decoder.tokens().len() == decoder.context() {
                 break Finish::ContextFull;
             }
-            feed(decoder, &[id], &mut logits)?;
+            scores.feed(decoder, &[id])?;
         },
     };
     shown.finish(finish, on);
@@ -163,14 +165,15 @@ pub fn reply<B: Backend>(
     Ok(Reply { text: shown.text, ids, finish, timing })
 }
 
-/// Computes the part of `prompt` that the cache lacks; `None` if it was interrupted.
+/// Computes the part of `prompt` that the cache lacks; false if it was interrupted.
 fn prefill<B: Backend>(
     decoder: &mut Decoder<B>,
     prompt: &[u32],
     interrupt: &AtomicBool,
+    scores: &mut Scores,
     timing: &mut Timing,
     on: &mut dyn FnMut(Event<'_>),
-) -> Result<Option<Vec<f32>>> {
+) -> Result<bool> {
     let Some(last) = prompt.len().checked_sub(1) else {
         return Err(Error::EmptyPrompt);
     };
@@ -182,44 +185,67 @@ fn prefill<B: Backend>(
         return Err(halfbyte_model::Error::TooLong { have: kept, new: total, context }.into());
     }
     decoder.keep(kept);
-    let mut logits = Vec::new();
     for stride in prompt[kept..].chunks(STRIDE) {
         if interrupt.load(Ordering::Relaxed) {
-            return Ok(None);
+            return Ok(false);
         }
-        feed(decoder, stride, &mut logits)?;
+        scores.feed(decoder, stride)?;
         timing.computed_tokens += stride.len();
         on(Event::Prefilled { done: timing.computed_tokens, total });
     }
-    Ok(Some(logits))
+    Ok(true)
 }
 
-fn feed<B: Backend>(decoder: &mut Decoder<B>, ids: &[u32], logits: &mut Vec<f32>) -> Result<()> {
-    decoder.feed(ids, Wanted::Last, None, &mut |_, row| {
-        logits.clear();
-        logits.extend_from_slice(row);
-    })?;
-    Ok(())
+/// What the last token's successor is chosen from: all logits, or the best of them where they decide.
+enum Scores {
+    All(Vec<f32>),
+    Best { best: Vec<Best>, finite: bool },
 }
 
-/// The next id; names the first bad stage where the logits are no numbers.
-fn choose<B: Backend>(
-    decoder: &mut Decoder<B>,
-    sampler: &mut Sampler,
-    limits: &Limits,
-    logits: &mut [f32],
-) -> Result<u32> {
-    if limits.ignore_end {
-        for &id in &limits.end_ids {
-            if let Some(logit) = logits.get_mut(id as usize).filter(|logit| logit.is_finite()) {
-                *logit = f32::MIN;
-            }
+impl Scores {
+    fn new<B: Backend>(decoder: &Decoder<B>, sampler: &Sampler, limits: &Limits) -> Scores {
+        let deciding = sampler.deciding(decoder.architecture().vocab_size);
+        match deciding.filter(|_| !limits.ignore_end) {
+            Some(count) => Scores::Best { best: vec![Best::default(); count], finite: true },
+            None => Scores::All(Vec::new()),
         }
     }
-    match sampler.sample(logits, decoder.tokens()) {
-        Ok(id) => Ok(id),
-        Err(sampler::Error::NonFinite { .. }) => Err(decoder.first_bad()?.into()),
-        Err(error) => Err(error.into()),
+
+    fn feed<B: Backend>(&mut self, decoder: &mut Decoder<B>, ids: &[u32]) -> Result<()> {
+        match self {
+            Scores::All(logits) => decoder.feed(ids, Wanted::Last, None, &mut |_, row| {
+                logits.clear();
+                logits.extend_from_slice(row);
+            })?,
+            Scores::Best { best, finite } => *finite = decoder.feed_for_best(ids, best)?,
+        }
+        Ok(())
+    }
+
+    /// The next id; names the first bad stage where the logits are no numbers.
+    fn choose<B: Backend>(
+        &mut self,
+        decoder: &mut Decoder<B>,
+        sampler: &mut Sampler,
+        limits: &Limits,
+    ) -> Result<u32> {
+        let logits = match self {
+            Scores::Best { finite: false, .. } => return Err(decoder.first_bad()?.into()),
+            Scores::Best { best, .. } => return Ok(sampler.sample_best(best)),
+            Scores::All(logits) => logits,
+        };
+        if limits.ignore_end {
+            for &id in &limits.end_ids {
+                if let Some(logit) = logits.get_mut(id as usize).filter(|logit| logit.is_finite()) {
+                    *logit = f32::MIN;
+                }
+            }
+        }
+        match sampler.sample(logits, decoder.tokens()) {
+            Ok(id) => Ok(id),
+            Err(sampler::Error::NonFinite { .. }) => Err(decoder.first_bad()?.into()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

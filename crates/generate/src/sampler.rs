@@ -15,10 +15,10 @@
 //! Draw n uses the Philox bits keyed by (seed, n), so a reply can be repeated, and the next turn goes
 //! on with the next draw instead of starting again. Probabilities are f64, summed in a fixed order.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use halfbyte_formats::philox::random_bits;
+use halfbyte_ops::best::Best;
 
 /// Keeps the sampler's random bits apart from those of tensors.
 const STREAM: u64 = u64::from_be_bytes(*b"sampler\0");
@@ -129,13 +129,6 @@ pub struct Sampler {
     draws: u64,
 }
 
-/// A token that is still in the running.
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    id: u32,
-    logit: f32,
-}
-
 impl Sampler {
     /// Refuses settings outside their range, by name.
     pub fn new(settings: SamplerSettings) -> Result<Self, Error> {
@@ -177,9 +170,30 @@ impl Sampler {
         Ok(chosen)
     }
 
+    /// How many of the best of so many tokens decide the choice, whatever the others are; `None` where all do.
+    pub fn deciding(&self, vocabulary: usize) -> Option<usize> {
+        let s = &self.settings;
+        let few = if s.temperature == 0.0 { 1 } else { s.top_k };
+        (!self.penalizes() && s.no_repeat_ngram == 0 && (1..vocabulary).contains(&few)).then_some(few)
+    }
+
+    /// The token that [`Sampler::sample`] would choose, from those that decide, best first.
+    pub fn sample_best(&mut self, best: &[Best]) -> u32 {
+        if self.settings.temperature == 0.0 {
+            return best[0].column;
+        }
+        let kept = self.most_probable(best.to_vec());
+        choose(&kept, f64::from(self.settings.temperature), self.draw())
+    }
+
+    fn penalizes(&self) -> bool {
+        let s = &self.settings;
+        s.repetition_penalty != 1.0 || s.presence_penalty != 0.0 || s.frequency_penalty != 0.0
+    }
+
     fn penalize(&self, logits: &mut [f32], history: &[u32]) {
         let s = &self.settings;
-        if s.repetition_penalty == 1.0 && s.presence_penalty == 0.0 && s.frequency_penalty == 0.0 {
+        if !self.penalizes() {
             return;
         }
         let start = match s.repeat_window {
@@ -204,25 +218,31 @@ impl Sampler {
     }
 
     /// What the filters leave: best first if they had to order, else in order of ids.
-    fn filter(&self, logits: &[f32]) -> Vec<Candidate> {
-        let s = &self.settings;
-        let mut candidates: Vec<Candidate> = logits
+    fn filter(&self, logits: &[f32]) -> Vec<Best> {
+        let top_k = self.settings.top_k;
+        let mut candidates: Vec<Best> = logits
             .iter()
             .zip(0..)
             .filter(|(logit, _)| logit.is_finite())
-            .map(|(&logit, id)| Candidate { id, logit })
+            .map(|(&value, column)| Best { column, value })
             .collect();
-        if s.top_k > 0 && s.top_k < candidates.len() {
-            candidates.select_nth_unstable_by(s.top_k - 1, better);
-            candidates.truncate(s.top_k);
-            candidates.sort_unstable_by(better);
+        if top_k > 0 && top_k < candidates.len() {
+            candidates.select_nth_unstable_by(top_k - 1, Best::order);
+            candidates.truncate(top_k);
+            candidates.sort_unstable_by(Best::order);
         }
-        let Some(most) = candidates.iter().map(|c| c.logit).reduce(f32::max) else {
+        self.most_probable(candidates)
+    }
+
+    /// What top-p and min-p leave of what top-k did.
+    fn most_probable(&self, mut candidates: Vec<Best>) -> Vec<Best> {
+        let s = &self.settings;
+        let Some(most) = candidates.iter().map(|c| c.value).reduce(f32::max) else {
             return candidates;
         };
         let top_p_mass = match s.top_p < 1.0 {
             true => {
-                let total: f64 = candidates.iter().map(|c| weight(c.logit, most, 1.0)).sum();
+                let total: f64 = candidates.iter().map(|c| weight(c.value, most, 1.0)).sum();
                 Some(f64::from(s.top_p) * total)
             }
             false => None,
@@ -230,7 +250,7 @@ impl Sampler {
         if s.min_p > 0.0 {
             let least = f64::from(s.min_p);
             // Of tokens ordered by probability this removes the tail, so it may come before top-p.
-            candidates.retain(|c| weight(c.logit, most, 1.0) >= least);
+            candidates.retain(|c| weight(c.value, most, 1.0) >= least);
         }
         if let Some(mass) = top_p_mass {
             return best_until(candidates, mass, most);
@@ -245,11 +265,6 @@ impl Sampler {
         self.draws += 1;
         ((high << 32 | low) >> 11) as f64 / (1u64 << 53) as f64
     }
-}
-
-/// Higher logit first, lower id among equals.
-fn better(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
 }
 
 fn weight(logit: f32, most: f32, temperature: f64) -> f64 {
@@ -267,18 +282,18 @@ fn best(logits: &[f32]) -> Result<u32, Error> {
 }
 
 /// The best candidates, in order, up to and with the one whose weight reaches `mass`.
-fn best_until(mut candidates: Vec<Candidate>, mass: f64, most: f32) -> Vec<Candidate> {
+fn best_until(mut candidates: Vec<Best>, mass: f64, most: f32) -> Vec<Best> {
     let mut ordered = FIRST_ORDERED;
     loop {
         let whole = ordered >= candidates.len();
         if !whole {
-            candidates.select_nth_unstable_by(ordered - 1, better);
+            candidates.select_nth_unstable_by(ordered - 1, Best::order);
         }
         let end = ordered.min(candidates.len());
-        candidates[..end].sort_unstable_by(better);
+        candidates[..end].sort_unstable_by(Best::order);
         let mut sum = 0.0;
         let crossing = candidates[..end].iter().position(|c| {
-            sum += weight(c.logit, most, 1.0);
+            sum += weight(c.value, most, 1.0);
             sum >= mass
         });
         match crossing {
@@ -293,18 +308,18 @@ fn best_until(mut candidates: Vec<Candidate>, mass: f64, most: f32) -> Vec<Candi
 }
 
 /// The candidate at `draw` of the cumulated probability.
-fn choose(candidates: &[Candidate], temperature: f64, draw: f64) -> u32 {
-    let most = candidates.iter().map(|c| c.logit).fold(f32::MIN, f32::max);
-    let total: f64 = candidates.iter().map(|c| weight(c.logit, most, temperature)).sum();
+fn choose(candidates: &[Best], temperature: f64, draw: f64) -> u32 {
+    let most = candidates.iter().map(|c| c.value).fold(f32::MIN, f32::max);
+    let total: f64 = candidates.iter().map(|c| weight(c.value, most, temperature)).sum();
     let mut left = draw * total;
     for candidate in candidates {
-        left -= weight(candidate.logit, most, temperature);
+        left -= weight(candidate.value, most, temperature);
         if left < 0.0 {
-            return candidate.id;
+            return candidate.column;
         }
     }
     // Rounding can leave a rest after the last token; the best one is never wrong.
-    candidates.iter().min_by(|a, b| better(a, b)).map_or(0, |c| c.id)
+    candidates.iter().min_by(|a, b| a.order(b)).map_or(0, |c| c.column)
 }
 
 /// Sets the logit of every token that would complete an n-gram of the history to minus infinity.

@@ -1,6 +1,7 @@
 //! tokens -> logits, in chunks, onto a cache that may already hold a conversation.
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
+use halfbyte_ops::best::Best;
 use halfbyte_ops::{Backend, Buffer, Matrix, Norm, Product, Rows, Vector, Weight, WeightFormat};
 use halfbyte_plan::{Name, Plan, Stage, Value, WATCHED};
 
@@ -138,10 +139,7 @@ impl<B: Backend> Decoder<B> {
         mut watch: Option<&mut dyn Watch>,
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
-        let have = self.tokens.len();
-        if have + tokens.len() > self.context {
-            return Err(Error::TooLong { have, new: tokens.len(), context: self.context });
-        }
+        self.check_room(tokens.len())?;
         // Who watches also sees products that are otherwise never stored: there is room for a few.
         let size = if watch.is_some() { self.chunk.min(WATCHED) } else { self.chunk };
         let chunks = tokens.len().div_ceil(size);
@@ -162,6 +160,25 @@ impl<B: Backend> Decoder<B> {
             self.tokens.extend_from_slice(chunk);
         }
         Ok(())
+    }
+
+    /// Appends at least one token to the cache and finds the highest logits of the last, best first, without bringing
+    /// all of them to the host; false where one is not finite.
+    pub fn feed_for_best(&mut self, tokens: &[u32], best: &mut [Best]) -> Result<bool> {
+        self.check_room(tokens.len())?;
+        let mut last = 0;
+        for chunk in tokens.chunks(self.chunk) {
+            self.chunk(chunk, &mut Observer::nobody())?;
+            self.tokens.extend_from_slice(chunk);
+            last = chunk.len() - 1;
+        }
+        let logits = self.logits(last, 1, &mut Observer::nobody())?;
+        Ok(self.backend.best(logits, best)?)
+    }
+
+    fn check_room(&self, new: usize) -> Result<()> {
+        let (have, context) = (self.tokens.len(), self.context);
+        if have + new > context { Err(Error::TooLong { have, new, context }) } else { Ok(()) }
     }
 
     /// The logits of the last token of `tokens`.
@@ -249,21 +266,11 @@ impl<B: Backend> Decoder<B> {
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
         let vocabulary = self.architecture.vocab_size;
-        let at = self.values(rows.end);
-        let eps = self.architecture.norm_eps;
         let chunk_start = observer.start;
         for first in rows.clone().step_by(self.logit_rows) {
             let count = self.logit_rows.min(rows.end - first);
-            let head = Matrix { weight: self.head, bias: None };
-            let (x, normed) = (at.residual.slice(first, count), at.normed.slice(0, count));
-            let wide = self.head.format == WeightFormat::F32;
-            let normed = if wide { normed } else { normed.narrow() };
             observer.start = chunk_start + first;
-            let norm = Norm { x, gain: self.final_norm, eps, out: normed };
-            let out = Rows::new(self.buffers[11], count, vocabulary);
-            self.backend.normed_linear(norm, &[Product::new(head, out)])?;
-            observer.see(&mut self.backend, Stage::FinalNorm, normed)?;
-            observer.see(&mut self.backend, Stage::Head, out)?;
+            let out = self.logits(first, count, observer)?;
             let logits = &mut self.logits[..count * vocabulary];
             self.backend.read(out, logits)?;
             for (i, logits) in logits.chunks_exact(vocabulary).enumerate() {
@@ -272,6 +279,21 @@ impl<B: Backend> Decoder<B> {
         }
         observer.start = chunk_start;
         Ok(())
+    }
+
+    /// Norm and head of no more rows than the device has room for.
+    fn logits(&mut self, first: usize, count: usize, observer: &mut Observer<'_>) -> Result<Rows> {
+        let at = self.values(first + count);
+        let head = Matrix { weight: self.head, bias: None };
+        let (x, normed) = (at.residual.slice(first, count), at.normed.slice(0, count));
+        let wide = self.head.format == WeightFormat::F32;
+        let normed = if wide { normed } else { normed.narrow() };
+        let norm = Norm { x, gain: self.final_norm, eps: self.architecture.norm_eps, out: normed };
+        let out = Rows::new(self.buffers[11], count, self.architecture.vocab_size);
+        self.backend.normed_linear(norm, &[Product::new(head, out)])?;
+        observer.see(&mut self.backend, Stage::FinalNorm, normed)?;
+        observer.see(&mut self.backend, Stage::Head, out)?;
+        Ok(out)
     }
 
     /// Cosines and sines of the positions `start..`.

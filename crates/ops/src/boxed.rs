@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::best::Best;
 use crate::{
     Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, Product,
     Result, Rows, Sight, Tallies, Vector, Weight, WeightRows, accumulate, learn, update,
@@ -211,6 +212,10 @@ impl Backend for Box<dyn Backend> {
         dup: Rows,
     ) -> Result<()> {
         (**self).gated_gradient(dy, down, kept, dgate, dup)
+    }
+
+    fn best(&mut self, x: Rows, best: &mut [Best]) -> Result<bool> {
+        (**self).best(x, best)
     }
 
     fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()> {

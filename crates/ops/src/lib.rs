@@ -10,6 +10,7 @@
 
 pub mod accumulate;
 pub mod attend;
+pub mod best;
 mod boxed;
 pub mod dot;
 pub mod embed;
@@ -281,6 +282,10 @@ pub trait Backend {
         dgate: Rows,
         dup: Rows,
     ) -> Result<()>;
+    /// The highest values of a row, best first; false where one of the row's is not finite. See `best`.
+    fn best(&mut self, x: Rows, best: &mut [best::Best]) -> Result<bool> {
+        best::by_reading(self, x, best)
+    }
     /// Takes the logits of the words from `first` on into the tokens' state. See `loss`.
     fn loss(&mut self, logits: Rows, first: usize, targets: &[u32], state: Rows) -> Result<()>;
     /// The same, and out = e^(logit - m) with the m of the new state: in place of the logits, or elsewhere, where it may

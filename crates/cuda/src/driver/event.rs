@@ -1,4 +1,4 @@
-//! Places in the stream whose times the device notes.
+//! Places in the stream that can be waited for, and whose times the device notes.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,6 +27,13 @@ impl Event {
         // SAFETY: both live as long as this.
         let status = unsafe { (driver.event_note)(self.handle, self.session.stream) };
         driver.check("cuEventRecord", status)
+    }
+
+    /// Waits until the stream has passed the place; no longer where it was never noted.
+    pub(crate) fn wait(&self) -> Result<(), DriverError> {
+        let driver = &self.session.driver;
+        // SAFETY: lives as long as this.
+        driver.check("cuEventSynchronize", unsafe { (driver.event_wait)(self.handle) })
     }
 
     /// From another place to this one; the stream has passed both.

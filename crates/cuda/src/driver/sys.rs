@@ -101,6 +101,7 @@ calls! {
         event_create = "cuEventCreate"(*mut Handle, c_uint);
         event_destroy = "cuEventDestroy_v2"(Handle);
         event_note = "cuEventRecord"(Handle, Handle);
+        event_wait = "cuEventSynchronize"(Handle);
         event_time = "cuEventElapsedTime"(*mut f32, Handle, Handle);
         module_load = "cuModuleLoadDataEx"(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
         module_unload = "cuModuleUnload"(Handle);

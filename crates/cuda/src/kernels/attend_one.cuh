@@ -126,29 +126,42 @@ struct Fresh {
 };
 
 // What the splits of `count` heads from `h` on found, put together in order: a warp for each head finds the shares, into
-// `shares[head][split]`.
+// `shares[head][split]`. Meanwhile what the first splits found of a thread's channel is under way.
 __device__ __forceinline__ void join(const AttendStage &a, u32 h, u32 count, float *shares) {
+    const u32 EARLY = 8;
     u32 splits = a.splits, lane = threadIdx.x % 32, dim = a.head_dim, stride = dim + 2, columns = a.heads * dim;
     const float *sums = a.sums + (u64)h * splits * stride;
+    auto found = [&](u32 i) { return sums + (u64)(i / dim * splits) * stride + 2 + i % dim; };
+    float early[EARLY];
+    const float *own = found(threadIdx.x < count * dim ? threadIdx.x : 0);
+#pragma unroll
+    for (u32 s = 0; s < EARLY; s++) early[s] = s < splits ? own[s * stride] : 0.0f;
     for (u32 g = threadIdx.x / 32; g < count; g += blockDim.x / 32) {
         const float *from = sums + (u64)g * splits * stride;
-        float top = MINUS_INFINITY, total = 0.0f;
-        for (u32 s = lane; s < splits; s += 32) top = fmaxf(top, from[s * stride]);
+        float first = lane < splits ? from[lane * stride] : MINUS_INFINITY;
+        float of_first = lane < splits ? from[lane * stride + 1] : 0.0f;
+        float top = first, total = 0.0f;
+        for (u32 s = lane + 32; s < splits; s += 32) top = fmaxf(top, from[s * stride]);
         for (int apart = 16; apart > 0; apart /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, apart));
         for (u32 s = lane; s < splits; s += 32) {
-            float share = exp_of(from[s * stride] - top);
-            total = __fmaf_rn(from[s * stride + 1], share, total), shares[g * splits + s] = share;
+            float share = exp_of((s == lane ? first : from[s * stride]) - top);
+            total = __fmaf_rn(s == lane ? of_first : from[s * stride + 1], share, total), shares[g * splits + s] = share;
         }
         for (int apart = 16; apart > 0; apart /= 2) total += __shfl_xor_sync(0xffffffffu, total, apart);
         for (u32 s = lane; s < splits; s += 32) shares[g * splits + s] /= total;
     }
     __syncthreads();
     for (u32 i = threadIdx.x; i < count * dim; i += blockDim.x) {
-        u32 g = i / dim;
-        const float *from = sums + (u64)g * splits * stride + 2 + i % dim;
+        const float *from = found(i), *share = shares + i / dim * splits;
         float y = 0.0f;
-#pragma unroll 16
-        for (u32 s = 0; s < splits; s++) y = __fmaf_rn(from[s * stride], shares[g * splits + s], y);
+        u32 s = 0;
+        if (i == threadIdx.x) {
+#pragma unroll
+            for (; s < EARLY; s++)
+                if (s < splits) y = __fmaf_rn(early[s], share[s], y);
+        }
+#pragma unroll 8
+        for (; s < splits; s++) y = __fmaf_rn(from[s * stride], share[s], y);
         put(a.out, a.narrow, columns, 0, h * dim + i, y);
     }
     if (h + count == a.heads) pad(a.out, a.narrow, columns, 0, threadIdx.x, blockDim.x);
@@ -248,10 +261,16 @@ __device__ __forceinline__ void attend_one(const AttendStage &a, u8 *work, Wait 
         for (u32 i = 0; i < LOADS; i++) {
             if (chunk >= chunks) break;
             u32 j = i * (THREADS / 16) + threadIdx.x / 16;
+            Value *to = values + j * row + chunk * 8;
+            // As they are kept, where that is how they are held.
+            if (FORMAT == CACHE_BF16 && task.key + j != a.start) {
+                *(uint4 *)to = v[i].words[0];
+                continue;
+            }
             float x[8];
             v[i].values(x);
             if (task.key + j == a.start) get_eight(newer + WIDEST + chunk * 8, x);
-            Held::put(values + j * row + chunk * 8, x);
+            Held::put(to, x);
         }
         // The next task's are under way while this one is worked on.
         Task now = task;

@@ -19,7 +19,7 @@ fn shares(sampler: &mut Sampler, logits: &[f32], draws: usize) -> Vec<f64> {
 
 /// Ids that can come at all.
 fn support(sampler: &Sampler, logits: &[f32]) -> Vec<u32> {
-    let mut ids: Vec<u32> = sampler.filter(logits).iter().map(|c| c.id).collect();
+    let mut ids: Vec<u32> = sampler.filter(logits).iter().map(|c| c.column).collect();
     ids.sort_unstable();
     ids
 }
@@ -182,5 +182,42 @@ fn bad_settings_are_refused_by_name() {
         change(&mut settings);
         let error = Sampler::new(settings).unwrap_err().to_string();
         assert!(error.starts_with(name), "{error}");
+    }
+}
+
+#[test]
+fn the_best_few_decide_as_all_logits_do() {
+    let changes: [fn(&mut SamplerSettings); 5] = [
+        |s| s.temperature = 0.0,
+        |s| s.top_k = 1,
+        |s| (s.top_k, s.temperature) = (20, 0.7),
+        |s| (s.top_k, s.top_p, s.temperature) = (20, 0.8, 0.7),
+        |s| (s.top_k, s.top_p, s.min_p) = (40, 0.95, 0.05),
+    ];
+    for change in changes {
+        let (mut of_all, mut of_few) = (sampler(change), sampler(change));
+        let few = of_few.deciding(500).unwrap();
+        for draw in 0..300u32 {
+            let mut logits: Vec<f32> = halfbyte_ops::testing::numbers(draw, 500);
+            logits.iter_mut().for_each(|logit| *logit = (*logit * 40.0).round() / 8.0);
+            let mut best = vec![Best::default(); few];
+            assert!(halfbyte_ops::best::forward(&logits, &mut best));
+            assert_eq!(of_few.sample_best(&best), of_all.sample(&mut logits, &[]).unwrap());
+            assert_eq!(of_few.draws(), of_all.draws());
+        }
+    }
+}
+
+#[test]
+fn all_logits_decide_where_the_few_cannot() {
+    let changes: [fn(&mut SamplerSettings); 5] = [
+        |s| s.top_k = 0,
+        |s| s.top_k = 500,
+        |s| (s.temperature, s.repetition_penalty) = (0.0, 1.1),
+        |s| (s.temperature, s.presence_penalty) = (0.0, 0.5),
+        |s| (s.temperature, s.no_repeat_ngram) = (0.0, 3),
+    ];
+    for change in changes {
+        assert_eq!(sampler(change).deciding(500), None);
     }
 }

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use clap::Args;
 use halfbyte_checkpoint::Architecture;
-use halfbyte_model::Wanted;
 use halfbyte_ops::Backend;
+use halfbyte_ops::best::Best;
 use halfbyte_plan::{Group, Plan};
 use serde_json::json;
 
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         profiles.push(Profile::end("the prompt", &mut decoder.backend)?);
         decoder.keep(args.prompt_tokens - 1);
         let next = token(&decoder, args.prompt_tokens);
-        decoder.last_logits(&[next])?;
+        decoder.feed_for_best(&[next], &mut [Best::default()])?;
         profiles.push(Profile::end("a token", &mut decoder.backend)?);
     }
     drop(progress);
@@ -158,7 +158,7 @@ fn decode(decoder: &mut AnyDecoder, at: usize, count: usize) -> Result<(f64, f64
     for i in 0..count {
         let next = token(decoder, at + i);
         let start = Instant::now();
-        decoder.feed(&[next], Wanted::Last, None, &mut |_, _| ())?;
+        decoder.feed_for_best(&[next], &mut [Best::default()])?;
         times.push(start.elapsed().as_secs_f64());
     }
     let total: f64 = times.iter().sum();
