@@ -5,12 +5,17 @@
 #   scripts/check/identity.sh MODEL FOLDER OUT [TEXT]
 #
 # FOLDER holds identity.tsv, boundary.tsv and general.txt (one prompt a line); only their English
-# lines are taken. OUT must not exist. With TEXT, perplexity on it before and after. Needs a release build.
+# lines are taken, less those that a spec asks. OUT must not exist. With TEXT, perplexity on it before
+# and after. Needs a release build.
 set -euo pipefail
 model=$1 folder=$2 out=$3 text=${4-}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 halfbyte=$root/target/release/halfbyte
-english() { LC_ALL=C grep -v '^#' "$1" | LC_ALL=C grep -v $'[^\t -~]'; }
+held_out() { sed -n 's/^ *"\(.*\)",$/\1/p' "$root"/specs/identity-en*.toml; }
+english() {
+    LC_ALL=C grep -v '^#' "$1" | LC_ALL=C grep -v $'[^\t -~]' |
+        awk -F '\t' 'NR == FNR { held[$0]; next } !($1 in held)' <(held_out) -
+}
 
 mkdir "$out"
 english "$folder/identity.tsv" >"$out/identity.tsv"

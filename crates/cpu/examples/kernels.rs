@@ -31,12 +31,12 @@ fn main() {
         linear(&mut cpu, WeightFormat::Nvfp4, shape, &[1, 32, 64, 128, 256, 512], read, flops);
     }
     for format in [WeightFormat::Nvfp4, WeightFormat::Int8] {
-        learn(&mut cpu, format, Recipe::DEFAULT);
+        learn(&mut cpu, threads, format, Recipe::DEFAULT);
     }
     for shape in [(1536, 576), (576, 1536), (576, 576), (192, 576)] {
-        learn_from_factors(&mut cpu, WeightFormat::Nvfp4, shape, true);
+        learn_from_factors(&mut cpu, threads, WeightFormat::Nvfp4, shape, true);
     }
-    learn_from_factors(&mut cpu, WeightFormat::Int8, (2048, 576), false);
+    learn_from_factors(&mut cpu, threads, WeightFormat::Int8, (2048, 576), false);
     for format in [CacheFormat::Bf16, CacheFormat::Int8, CacheFormat::F32] {
         for (tokens, start) in [(1, 511), (1, 8000), (512, 0), (512, 7680)] {
             let (kv_heads, heads, head_dim, capacity) = (3, 9, 64, 8192);
@@ -101,8 +101,9 @@ fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 % 8191) as f32 - 4095.0) * 1e-5).collect()
 }
 
-/// Times steps of the optimizer on a weight that a cache holds and on one that none does.
-fn learn(cpu: &mut Cpu, format: WeightFormat, recipe: Recipe) {
+/// Times steps of the optimizer on a weight that a cache holds and on one that none does: what they take of a core, so
+/// that any number of threads compares.
+fn learn(cpu: &mut Cpu, threads: usize, format: WeightFormat, recipe: Recipe) {
     for (rows, columns, repeats) in [(128, 576, 3000), (49152, 576, 12)] {
         let (of, kept, offset) = learning(cpu, format, recipe, (rows, columns));
         let gradient = Rows::new(Buffer { offset, bytes: 0 }, rows, columns);
@@ -114,14 +115,23 @@ fn learn(cpu: &mut Cpu, format: WeightFormat, recipe: Recipe) {
             cpu.update(&of, 0, gradient, &kept, &step).expect("fits");
             best = best.min(begin.elapsed().as_secs_f64());
         }
-        let time = best * 1e9 / (rows * columns / 16) as f64;
-        println!("update {:6} {rows:5}x{columns:4}: {time:6.2} ns for 16 parameters", format.name());
+        let time = best * 1e9 * threads as f64 / (rows * columns / 16) as f64;
+        println!(
+            "update {:6} {rows:5}x{columns:4}: {time:6.2} ns of a core for 16 parameters",
+            format.name()
+        );
     }
 }
 
 /// Times matrices that learn from the factors of their gradients, of 1024 tokens: the gradient first, and row by
 /// row. There are so many that no cache near a core holds them.
-fn learn_from_factors(cpu: &mut Cpu, format: WeightFormat, (rows, columns): (usize, usize), narrow: bool) {
+fn learn_from_factors(
+    cpu: &mut Cpu,
+    threads: usize,
+    format: WeightFormat,
+    (rows, columns): (usize, usize),
+    narrow: bool,
+) {
     let (tokens, recipe, count) = (1024, Recipe::DEFAULT, (28 << 20) / (rows * columns));
     let (of, kept, mut offset) = learning(cpu, format, recipe, (count * rows, columns));
     let mut side = |cpu: &mut Cpu, columns: usize| {
@@ -155,8 +165,8 @@ fn learn_from_factors(cpu: &mut Cpu, format: WeightFormat, (rows, columns): (usi
         }
     }
     let [apart, row_by_row] = best.map(|(all, update)| {
-        let each = update * 1e9 / (rows * columns / 16) as f64;
-        format!("{:8.1} us (update {:7.1} us, {each:5.2} ns for 16)", all * 1e6, update * 1e6)
+        let each = update * 1e9 * threads as f64 / (rows * columns / 16) as f64;
+        format!("{:8.1} us (update {:7.1} us, {each:5.2} ns of a core for 16)", all * 1e6, update * 1e6)
     });
     println!(
         "learn {:6} {rows:5}x{columns:4}: gradient first {apart}, row by row {row_by_row}",
