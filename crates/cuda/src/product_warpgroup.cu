@@ -149,7 +149,7 @@ __device__ __forceinline__ void put_row(const Work &work, u64 at, bool there, co
         }
         if (work.added) {
             float4 before = *(const float4 *)(work.added + at + n * 8);
-            four = four_of(before.x + four.x, before.y + four.y, before.z + four.z, before.w + four.w);
+            four = make_float4(before.x + four.x, before.y + four.y, before.z + four.z, before.w + four.w);
         }
         *(float4 *)to = four;
     }
