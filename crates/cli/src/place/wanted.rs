@@ -43,7 +43,8 @@ pub(crate) struct PlaceArgs {
     pub(crate) unified: Unified,
     /// What a GPU's products of many tokens with NVFP4 weights are computed in: bf16 (exact weights), fp8 (on the way
     /// forward, weights and tokens rounded to 8 bits), native-fp4 (exact weights, tokens rounded to 4 bits, and in
-    /// training gradients from sides of 4 bits rounded at random: Blackwell, not yet seen on one), or auto: bf16
+    /// training gradients from sides of 4 bits rounded at random: Blackwell, not yet seen on one), or auto: bf16;
+    /// reference computes everything by the plain lines that all kernels are judged by, on the CPU, slowly
     #[arg(long, value_enum, default_value = "auto", value_name = "BITS", hide_possible_values = true)]
     pub(crate) compute: InBits,
 }
@@ -111,13 +112,14 @@ pub(crate) enum InBits {
     Bf16,
     Fp8,
     NativeFp4,
+    Reference,
 }
 
 impl InBits {
     /// What a GPU is told. Weights are exact unless somebody asks for less.
     fn of_gpu(self) -> Compute {
         match self {
-            InBits::Auto | InBits::Bf16 => Compute::Bf16,
+            InBits::Auto | InBits::Bf16 | InBits::Reference => Compute::Bf16,
             InBits::Fp8 => Compute::Fp8,
             InBits::NativeFp4 => Compute::NativeFp4,
         }
@@ -186,8 +188,9 @@ impl PlaceArgs {
         let unified = (self.unified == Unified::Require).then(|| ("--unified require".to_owned(), true));
         let of_gpu = self.compute.of_gpu();
         let few_bits = (of_gpu != Compute::Bf16).then(|| (format!("--compute {}", of_gpu.name()), true));
+        let reference = self.reference().then(|| ("--compute reference".to_owned(), false));
         let mut wanted = self.device;
-        for (flag, on_gpu) in named.chain(unified).chain(few_bits) {
+        for (flag, on_gpu) in named.chain(unified).chain(few_bits).chain(reference) {
             wanted = match (wanted, on_gpu) {
                 (Wanted::Auto, true) => Wanted::Cuda(0),
                 (Wanted::Cuda(_), true) => wanted,
@@ -230,8 +233,18 @@ impl PlaceArgs {
         Ok(Place::Cuda { device, unified })
     }
 
+    fn reference(&self) -> bool {
+        self.compute == InBits::Reference
+    }
+
     /// The CPU's kernels, or the refusal that `--require` asked for.
     fn isa(&self) -> Result<Isa> {
+        if self.reference() {
+            for (flag, required) in [("--kernels", self.kernels), ("--require", self.require)] {
+                Kernels::Cpu(Isa::Scalar).meet(flag, required, "--compute reference asks for them")?;
+            }
+            return Ok(Isa::Scalar);
+        }
         let isa = match self.kernels {
             Some(Kernels::Cpu(isa)) => isa,
             _ => Isa::detect(),
@@ -281,6 +294,7 @@ mod tests {
             ("--unified off", Wanted::Auto),
             ("--compute bf16", Wanted::Auto),
             ("--compute fp8", Wanted::Cuda(0)),
+            ("--compute reference", Wanted::Cpu),
         ];
         for (flags, device) in agree {
             assert_eq!(wanted(flags).unwrap(), device, "{flags}");
@@ -292,6 +306,7 @@ mod tests {
             "--unified require --device cpu",
             "--unified require --kernels neon",
             "--compute native-fp4 --device cpu",
+            "--compute reference --device cuda",
         ] {
             assert_eq!(wanted(flags).unwrap_err().code, Code::Misuse, "{flags}");
         }
