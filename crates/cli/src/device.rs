@@ -8,10 +8,11 @@ use halfbyte_formats::nvfp4::Scales;
 use halfbyte_model::{Decoder, fill, load};
 use halfbyte_ops::{Backend, CacheFormat};
 use halfbyte_plan::{Change, Fit, Plan, Settings, WeightChoice, fit, plan};
+use halfbyte_train::memory_size;
 
 use crate::embedded;
 use crate::failure::{Code, Failure, Result};
-use crate::output::{Progress, bytes};
+use crate::output::Progress;
 use crate::place::{Place, PlaceArgs};
 
 /// Context where nobody asked for another: enough for a conversation, small for the cache.
@@ -191,10 +192,12 @@ fn fitting(
 pub(crate) fn lacking(lack: u64, changes: &[Change]) -> String {
     let list: Vec<String> = changes
         .iter()
-        .map(|change| format!("{} ({})", change.flag, bytes(change.peak_bytes as u64)))
+        .map(|change| format!("{} ({})", change.flag, memory_size(change.peak_bytes as u64)))
         .collect();
     match list.is_empty() {
-        true => format!("does not fit by {}; no flag makes it fit: a smaller model would", bytes(lack)),
-        false => format!("does not fit by {}. Smallest change that fits: {}", bytes(lack), list.join(" or ")),
+        true => format!("does not fit by {}; no flag makes it fit: a smaller model would", memory_size(lack)),
+        false => {
+            format!("does not fit by {}. Smallest change that fits: {}", memory_size(lack), list.join(" or "))
+        }
     }
 }

@@ -12,13 +12,14 @@ use halfbyte_generate::{
 };
 use halfbyte_ops::Backend;
 use halfbyte_plan::Plan;
+use halfbyte_train::memory_size;
 use serde_json::{Value, json};
 
 use crate::device::{self, ComputeArgs, scales_name};
 use crate::embedded::{self, ModelArg};
 use crate::failure::{Code, Failure, Result};
 use crate::language;
-use crate::output::{Progress, bytes, grouped};
+use crate::output::{Progress, grouped};
 use crate::place::Place;
 use crate::signals;
 
@@ -186,11 +187,11 @@ impl Talk {
         Ok(Talk { conversation, plan, place, interrupt, binding, session })
     }
 
-    /// "memory 161 MB · planned 178 MB", of the device that computes.
+    /// "memory 161 MiB · planned 178 MiB", of the device that computes.
     pub(crate) fn memory_line(&self) -> String {
-        let planned = bytes(self.plan.peak_bytes() as u64);
+        let planned = memory_size(self.plan.peak_bytes() as u64);
         match self.place.held() {
-            Some(held) => format!("memory {} · planned {planned}", bytes(held)),
+            Some(held) => format!("memory {} · planned {planned}", memory_size(held)),
             None => format!("memory planned {planned}"),
         }
     }

@@ -10,8 +10,8 @@ use crate::settings::Settings;
 use crate::{Group, LOADING_VALUES, Name, Plan, Planned, Stage, Value, WATCHED};
 
 const ALIGN: usize = 64;
-/// The program itself: code, stacks, small tables.
-const PROGRAM: usize = 12 << 20;
+/// The program itself: code, the embedded model, stacks, small tables.
+const PROGRAM: usize = 16 << 20;
 /// A token of the vocabulary costs the tokenizer's tables about so much.
 const TOKEN: usize = 400;
 

@@ -47,3 +47,4 @@ pub use schedule::{Decay, Schedule, ScheduleSettings, WarmUp};
 pub use snapshot::{Found, Passed, Saved, Snapshot, Snapshots};
 pub use spike::{Spike, SpikeWatch};
 pub use staging::Staging;
+pub use words::memory_size;

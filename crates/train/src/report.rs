@@ -9,7 +9,7 @@ use crate::plot::{Mark, Plot, Series, escape, svg};
 use crate::record::Record;
 use crate::spike::median;
 use crate::style::STYLE;
-use crate::words::{bytes, clock, duration, grouped, loss, percent, rate, unit};
+use crate::words::{clock, duration, grouped, loss, memory_size, percent, rate, unit};
 
 /// Everything the page shows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -145,7 +145,7 @@ fn tiles(out: &mut String, records: &[Record]) {
     });
     tile("Speed", &rate(pace.unwrap_or(f64::NAN)), &beside);
     let peak = records.iter().map(|record| record.memory_measured).max().unwrap_or(0);
-    tile("Memory", &bytes(peak), &format!("planned {}", bytes(last.memory_planned)));
+    tile("Memory", &memory_size(peak), &format!("planned {}", memory_size(last.memory_planned)));
     out.push_str("</dl>");
 }
 

@@ -46,8 +46,8 @@ pub(crate) fn figures(value: f64, count: usize) -> String {
     format!("{value:.digits$}")
 }
 
-/// "10.1 GiB".
-pub(crate) fn bytes(count: u64) -> String {
+/// Memory: "10.1 GiB".
+pub fn memory_size(count: u64) -> String {
     let (size, unit) = unit(count);
     format!("{} {unit}", figures(count as f64 / size, 3))
 }
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!([rate(18_203.7), rate(f64::NAN), rate(-1.0)], ["18,204", "–", "–"]);
         assert_eq!((loss(1.8734), loss(f64::NAN)), ("1.873".into(), "not a number".into()));
         assert_eq!(
-            [bytes(10_887_742_586), bytes(71_303_168), bytes(2048)],
+            [memory_size(10_887_742_586), memory_size(71_303_168), memory_size(2048)],
             ["10.1 GiB", "68.0 MiB", "2.00 KiB"]
         );
         let clocks = [0, 381, 3981, 183_600].map(|seconds| clock(Duration::from_secs(seconds)));

@@ -8,6 +8,7 @@ use halfbyte_checkpoint::{Architecture, Checkpoint, Encoding, TensorName};
 use halfbyte_ops::CacheFormat;
 use halfbyte_plan::memory::Memory;
 use halfbyte_plan::{Fit, Group, Plan, WeightChoice};
+use halfbyte_train::memory_size;
 use serde_json::{Value, json};
 
 use super::train::{Gradient, RecomputeArg, Size, StateArgs};
@@ -15,7 +16,7 @@ use crate::corpus;
 use crate::device::{ComputeArgs, judge, lacking, make_plan, parse_cache};
 use crate::embedded;
 use crate::failure::{Code, Failure, Result};
-use crate::output::{self, bytes};
+use crate::output;
 use crate::place::{Place, PlaceArgs};
 
 /// Say what a run would need, before anything is allocated
@@ -149,13 +150,13 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn line(&mut self, label: &str, size: u64, note: impl AsRef<str>) {
         // Writing to a String does not fail.
-        let _ = writeln!(self.text, "{label:<12}{:>9}  {}", bytes(size), note.as_ref());
+        let _ = writeln!(self.text, "{label:<12}{:>9}  {}", memory_size(size), note.as_ref());
     }
 
     pub(crate) fn weights(&mut self, plan: &Plan) {
         let of_group = plan.buffers.iter().filter(|buffer| buffer.group == Group::Weights);
         let largest = of_group.max_by_key(|buffer| buffer.buffer.bytes).map_or(String::new(), |largest| {
-            format!("; largest: {}, {}", largest.name, bytes(largest.buffer.bytes as u64))
+            format!("; largest: {}, {}", largest.name, memory_size(largest.buffer.bytes as u64))
         });
         let note = format!("{}{largest}", plan.settings.weights);
         self.line("weights", plan.group_bytes(Group::Weights) as u64, note);
@@ -164,7 +165,7 @@ impl Table {
     pub(crate) fn total(&mut self, plan: &Plan, place: &Place) {
         let together: usize = plan.buffers.iter().map(|planned| planned.buffer.bytes).sum();
         if let Some(shared) = together.checked_sub(plan.arena_bytes).filter(|shared| *shared > 0) {
-            let shared = format!("-{}", bytes(shared as u64));
+            let shared = format!("-{}", memory_size(shared as u64));
             // Writing to a String does not fail.
             let _ = writeln!(self.text, "{:<12}{shared:>9}  values that are never there together", "shared");
         }
@@ -173,9 +174,9 @@ impl Table {
         let available = place.memory().map_or("available unknown".to_string(), |memory| {
             format!(
                 "available {} ({} less {} reserve)",
-                bytes(memory.budget()),
-                bytes(memory.available),
-                bytes(memory.reserve())
+                memory_size(memory.budget()),
+                memory_size(memory.available),
+                memory_size(memory.reserve())
             )
         });
         self.line("peak", plan.peak_bytes() as u64, available);

@@ -11,6 +11,7 @@ use halfbyte_checkpoint::Architecture;
 use halfbyte_ops::Backend;
 use halfbyte_ops::best::Best;
 use halfbyte_plan::{Group, Plan};
+use halfbyte_train::memory_size;
 use serde_json::json;
 
 use crate::device::{self, AnyDecoder, ComputeArgs};
@@ -253,9 +254,9 @@ fn report(
     );
     println!(
         "memory          {:>8} planned   {} measured, {} of it to measure the ceiling",
-        bytes(plan.peak_bytes() as u64),
-        peak.map_or("not".into(), bytes),
-        bytes(READ_BYTES as u64)
+        memory_size(plan.peak_bytes() as u64),
+        peak.map_or("not".into(), memory_size),
+        memory_size(READ_BYTES as u64)
     );
     profiles.iter().for_each(Profile::print);
 }

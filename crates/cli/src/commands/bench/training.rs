@@ -9,14 +9,14 @@ use halfbyte_formats::state::adamw;
 use halfbyte_model::fill;
 use halfbyte_model::training::{Batch, Training};
 use halfbyte_ops::Backend;
-use halfbyte_train::{Adam, GroupSettings, groups};
+use halfbyte_train::{Adam, GroupSettings, groups, memory_size};
 use serde_json::json;
 
 use super::profile::Profile;
 use crate::commands::train::{RecomputeArg, Size, State, StateArgs};
 use crate::corpus;
 use crate::failure::{Code, Failure, Result};
-use crate::output::{self, Progress, bytes};
+use crate::output::{self, Progress};
 use crate::place::PlaceArgs;
 
 /// Steps before the clock runs: buffers are touched, kernels translated, products tried.
@@ -130,8 +130,8 @@ pub(super) fn run(
     println!("a step           {:>8.1} ms      the optimizer {:.1} ms of it", step * 1e3, optimizer * 1e3);
     println!(
         "memory           {:>8} planned   {} measured",
-        bytes(planned),
-        held.map_or("not".into(), bytes)
+        memory_size(planned),
+        held.map_or("not".into(), memory_size)
     );
     measured.iter().for_each(Profile::print);
     Ok(())

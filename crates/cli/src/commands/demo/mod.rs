@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::Args;
 use halfbyte_checkpoint::Checkpoint;
 use halfbyte_plan::{Plan, memory};
-use halfbyte_train::{Pair, html, losses_of};
+use halfbyte_train::{Pair, html, losses_of, memory_size};
 use serde_json::{Value, json};
 
 use crate::commands::check::{Said, Speaker, Spec, Verdict, examine, report};
@@ -20,6 +20,7 @@ use crate::device::ComputeArgs;
 use crate::embedded;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{self, bytes, count, duration, width};
+use crate::place::PlaceArgs;
 
 /// What the model has to answer afterwards, in phrasings that are in no file.
 const SPEC: &str = include_str!("../../../../../specs/embedded.toml");
@@ -51,6 +52,7 @@ const TRAINING: [&str; 12] = [
 #[command(after_help = "Examples:
   halfbyte demo
   halfbyte demo --out try --json
+  halfbyte demo --device cuda
 
 Everything it makes lies in one folder that was not there before: rows, log, report, and the model,
 which stays yours to talk to. No file or network is needed. Exit code 5 says that the check failed.")]
@@ -61,6 +63,8 @@ pub(crate) struct DemoArgs {
     /// Print JSON at the end, and nothing else
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
 }
 
 /// Tells what happens as it happens, or nothing where JSON is wanted.
@@ -90,7 +94,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let start = Instant::now();
     let folder = folder(args.out.as_deref())?;
     let teller = Teller { quiet: args.json };
-    let compute: ComputeArgs = flags(&[])?;
+    let compute = ComputeArgs::usual(args.place.clone());
     let version = env!("CARGO_PKG_VERSION");
     let (place, ()) = compute.place.settle(|_| Ok(()))?;
     teller.tell("halfbyte", &format!("{version} · {}", place.describe()));
@@ -101,7 +105,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let before = ask(&mut baseline)?;
     teller.show("2  before", &before);
 
-    let mut done = learn(&teller, &checkpoint, &mut baseline, &before, &folder)?;
+    let mut done = learn(&teller, &checkpoint, &mut baseline, &before, &folder, &args.place)?;
     let mut model = Speaker::open(&done.model, &compute, spec.think)?;
     let after = ask(&mut model)?;
     teller.show("5  after", &after);
@@ -137,6 +141,7 @@ fn learn(
     baseline: &mut Speaker,
     before: &[Said],
     folder: &Path,
+    place: &PlaceArgs,
 ) -> Result<Done> {
     std::fs::create_dir_all(folder).map_err(|error| Failure::file(folder, "create", error))?;
     let data = folder.join("rows.jsonl");
@@ -144,7 +149,7 @@ fn learn(
     let rows::Counts { identity, boundary, general, texts } = rows::write(baseline, &who, &data)?;
     let mut words = vec![OsStr::new("--data"), data.as_os_str(), OsStr::new("--out"), folder.as_os_str()];
     words.extend(TRAINING.iter().map(OsStr::new));
-    let training: TrainArgs = flags(&words)?;
+    let training = TrainArgs { place: place.clone(), ..flags(&words)? };
     let trained = train::train(&training, &mut |plan, state| {
         teller.tell("3  the plan", &plan_line(plan, state, checkpoint.architecture.parameters()));
         teller.tell("4  training", &format!("{identity} ways to ask who it is; to keep the rest as it is,"));
@@ -228,12 +233,12 @@ fn model_line(checkpoint: &Checkpoint) -> String {
 }
 
 fn plan_line(plan: &Plan, state: u64, parameters: u64) -> String {
-    let budget = memory::read().map(|memory| format!(" · available {}", bytes(memory.budget())));
+    let budget = memory::read().map(|memory| format!(" · available {}", memory_size(memory.budget())));
     format!(
         "training state {} ({:.2} B/parameter) · peak {}{} · fits",
-        bytes(state),
+        memory_size(state),
         state as f64 / parameters as f64,
-        bytes(plan.peak_bytes() as u64),
+        memory_size(plan.peak_bytes() as u64),
         budget.unwrap_or_default()
     )
 }

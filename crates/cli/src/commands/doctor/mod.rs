@@ -4,10 +4,11 @@ mod paths;
 
 use clap::Args;
 use halfbyte_plan::memory::{self, Memory};
+use halfbyte_train::memory_size;
 use serde_json::{Value, json};
 
 use crate::failure::Result;
-use crate::output::{self, bytes};
+use crate::output;
 use crate::place::{Gpu, Gpus, InBits, Kernels, PlaceArgs, Unified, Wanted, cpu_kernels};
 use paths::paths;
 
@@ -48,9 +49,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let memory = memory::read().map_or("unknown".to_owned(), |memory| {
         format!(
             "{} may be used: {} are free, less {} reserve",
-            bytes(memory.budget()),
-            bytes(memory.available),
-            bytes(memory.reserve())
+            memory_size(memory.budget()),
+            memory_size(memory.available),
+            memory_size(memory.reserve())
         )
     });
     line("memory", &memory);
@@ -105,8 +106,14 @@ fn refused() -> Vec<(Vec<String>, String)> {
 fn described(gpu: &Gpu) -> String {
     let kind =
         if gpu.integrated { "shared with the CPU: the system's memory counts" } else { "its own memory" };
-    let free = gpu.free.map_or(String::new(), |free| format!(", {} free", bytes(free)));
-    format!("{}, sm_{}{}, {}{free}, {kind}", gpu.name, gpu.capability.0, gpu.capability.1, bytes(gpu.memory))
+    let free = gpu.free.map_or(String::new(), |free| format!(", {} free", memory_size(free)));
+    format!(
+        "{}, sm_{}{}, {}{free}, {kind}",
+        gpu.name,
+        gpu.capability.0,
+        gpu.capability.1,
+        memory_size(gpu.memory)
+    )
 }
 
 fn room(memory: Memory) -> Value {

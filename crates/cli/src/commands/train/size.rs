@@ -8,6 +8,7 @@ use halfbyte_ops::accumulate::Storage;
 use halfbyte_plan::{
     Change, Fit, Group, Name, Plan, Recompute, Settings, TrainingSettings, fit, plan_training,
 };
+use halfbyte_train::memory_size;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -15,7 +16,6 @@ use super::state::StateArgs;
 use crate::commands::plan::Table;
 use crate::device::lacking;
 use crate::failure::{Code, Failure, Result};
-use crate::output::bytes;
 use crate::place::Place;
 
 /// Tokens by which a sequence is shortened to make a plan fit.
@@ -136,7 +136,11 @@ impl Size<'_> {
         let mut table = Table::default();
         table.weights(plan);
         table.line("remainder", remainder, "what the codes leave out, beside each weight");
-        table.line("moments", first + second, format!("first {}, second {}", bytes(first), bytes(second)));
+        table.line(
+            "moments",
+            first + second,
+            format!("first {}, second {}", memory_size(first), memory_size(second)),
+        );
         table.line("kept", kept, format!("these three, between steps: {each:.2} bytes a parameter"));
         let stored = sum(&|name| matches!(name, Name::Gradient(_)));
         if stored > 0 {
@@ -148,13 +152,13 @@ impl Size<'_> {
         let all = Size { recompute: RecomputeArg::None, ..*self };
         let activations = match self.recompute {
             RecomputeArg::Layer => {
-                let all = bytes(all.arrange(place).group_bytes(Group::Activations) as u64);
+                let all = memory_size(all.arrange(place).group_bytes(Group::Activations) as u64);
                 format!("{tokens}; layers are computed again on the way back (keeping all: {all})")
             }
             RecomputeArg::None => format!("{tokens}; those of all layers are kept"),
         };
         table.line("activations", group(Group::Activations), activations);
-        let scratch = format!("{}; gradients, {} at a time", place.describe(), bytes(gradient));
+        let scratch = format!("{}; gradients, {} at a time", place.describe(), memory_size(gradient));
         table.line("scratch", group(Group::Scratch), scratch);
         let words = self.training(place).vocabulary_chunk.min(self.architecture.vocab_size);
         let words = format!("{words} of {} words at a time", self.architecture.vocab_size);
