@@ -36,6 +36,9 @@ pub(crate) struct PerplexityArgs {
     /// Training data (.jsonl, .tsv): only what training would learn of it is scored, each row apart
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ids", "tokens"])]
     data: Option<Source>,
+    /// Leave out rows of the data without a reply, instead of refusing them
+    #[arg(long, requires = "data")]
+    skip_empty: bool,
     /// A JSON file with token ids: a list, or an object with a list called ids
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
@@ -123,7 +126,7 @@ impl Window {
 fn windows(args: &PerplexityArgs, checkpoint: &Checkpoint) -> Result<Vec<Window>> {
     if let Some(source) = &args.data {
         let speech = Speech::new(checkpoint, false, corpus::today())?;
-        let settings = Settings { length: args.window, skip_empty: false };
+        let settings = Settings { length: args.window, skip_empty: args.skip_empty };
         let data = Dataset::read(std::slice::from_ref(source), &speech.renderer(), &settings, &mut |_| ())?;
         let window = |mut sample: Sample| {
             sample.tokens.truncate(sample.positions() + 1);
