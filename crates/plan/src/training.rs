@@ -181,7 +181,7 @@ pub fn plan_training(
     list.push((Name::Value(Value::Gradient), Group::Scratch, None, gradient));
     list.push((Name::Scratch, Group::Scratch, None, scratch));
     let mut plan = place(a, settings, list);
-    // Angles on their way to the device.
-    plan.beside_bytes += 4 * tokens * a.head_dim;
+    // Angles of a sample's positions.
+    plan.beside_bytes += 4 * settings.context * a.head_dim;
     plan
 }

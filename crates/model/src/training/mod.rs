@@ -114,7 +114,7 @@ pub struct Training<B: Backend> {
     saved: Vec<Buffer>,
     /// Values of each layer, where they are kept for the way back; empty where they are computed again.
     kept: Vec<Vec<(Value, Buffer)>>,
-    angles: Angles,
+    /// Angles of the positions of the longest sample: to compute them at every step, the device would wait.
     turns: Vec<f32>,
     most: usize,
     longest: usize,
@@ -153,6 +153,8 @@ impl<B: Backend> Training<B> {
         };
         let settings = &plan.settings;
         let words = training.vocabulary_chunk.min(architecture.vocab_size);
+        let mut turns = vec![0.0; settings.context * architecture.head_dim];
+        Angles::new(architecture).fill(0..settings.context, &mut turns);
         Ok(Training {
             final_norm: handles.vector(TensorName::FinalNorm)?,
             layers,
@@ -161,8 +163,7 @@ impl<B: Backend> Training<B> {
             buffers: planned.collect(),
             saved: saved.collect::<Result<_>>()?,
             kept,
-            angles: Angles::new(architecture),
-            turns: vec![0.0; settings.chunk * architecture.head_dim],
+            turns,
             most: settings.chunk,
             longest: settings.context,
             words,
@@ -306,12 +307,13 @@ impl<B: Backend> Training<B> {
             end += length;
             end - length..end
         });
-        let samples = samples.collect();
+        let samples: Vec<_> = samples.collect();
         let at = self.values(0, tokens);
-        let positions = batch.lengths.iter().flat_map(|length| 0..*length);
-        let turns = &mut self.turns[..tokens * self.architecture.head_dim];
-        self.angles.fill(positions, turns);
-        self.backend.write(at.turns.buffer, turns)?;
+        for sample in &samples {
+            let turns = at.turns.slice(sample.start, sample.len());
+            let angles = &self.turns[..sample.len() * self.architecture.head_dim];
+            self.backend.write(turns.buffer, angles)?;
+        }
         let (head_dim, norm_eps) = (self.architecture.head_dim, self.architecture.norm_eps);
         Ok(Pass { at, head_dim, norm_eps, samples, start: 0, keep: false })
     }
