@@ -2,11 +2,25 @@
 
 use std::arch::x86_64::*;
 
-use halfbyte_formats::state::{Tally, int8};
+use halfbyte_formats::state::{Tally, adamw, int8};
 use halfbyte_ops::tensor::UNIT;
 
 use super::luck::{self, own};
 use super::{Moves, floats, select, within, words, words_mut};
+
+/// The size of a step for the block's rows, in 2^-16 of their units.
+///
+/// # Safety
+/// `weights` is a unit.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn times<const BITS: u32>(weights: *const u8, block: usize, step: &adamw::Step) -> __m512 {
+    // SAFETY: by the caller's promise: sixteen scales.
+    let bytes = unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(weights.add(block * 16).cast())) };
+    // 2^(127 - e), in units, and 2^16 more.
+    let per_unit = _mm512_sub_epi32(_mm512_set1_epi32(254 + BITS as i32 + 16), bytes);
+    _mm512_mul_ps(_mm512_set1_ps(-step.size), _mm512_castsi512_ps(_mm512_slli_epi32::<23>(per_unit)))
+}
 
 /// Moves the block's weights; `rests` are its remainders in dwords.
 ///
@@ -24,11 +38,6 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     let (scales, codes) = (weights.wrapping_add(block * 16), weights.wrapping_add(UNIT + block * 256));
     // SAFETY: by the caller's promise: sixteen scales.
     let bytes = unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(scales.cast())) };
-    // 2^(127 - e), in units, and 2^16 more.
-    let per_unit = _mm512_sub_epi32(_mm512_set1_epi32(254 + BITS as i32 + 16), bytes);
-    let per_unit = _mm512_castsi512_ps(_mm512_slli_epi32::<23>(per_unit));
-    let times = _mm512_mul_ps(_mm512_set1_ps(-moves.step.size), per_unit);
-
     let (mut farthest, mut rest, mut packed) = (zero, zero, [zero; 2]);
     let mut new = [_mm_setzero_si128(); 16];
     columns!(|J| {
@@ -42,7 +51,8 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
             rest = if J.is_multiple_of(8) { rests[J / 8] } else { _mm512_srli_epi32::<4>(rest) };
             k = _mm512_add_epi32(k, _mm512_srai_epi32::<12>(_mm512_slli_epi32::<28>(rest)));
         }
-        let position = moves.position::<PLAIN>(k, J, times, &mut farthest);
+        let position = _mm512_add_epi32(k, moves.distance::<PLAIN>(k, moves.ratio[J / 8][J % 8]));
+        farthest = _mm512_max_epu32(farthest, _mm512_abs_epi32(position));
         let moved = _mm512_add_epi32(position, own::<{ J % 4 }>(moves.luck[J / 4]));
         let code = match BITS {
             4 => {

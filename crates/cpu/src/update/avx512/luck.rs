@@ -35,31 +35,31 @@ impl Luck {
         Luck { counters: [even, _mm512_add_epi64(even, apart)], keys }
     }
 
-    /// The words of sixteen columns. The upper halves of the lanes hold what is never read.
+    /// The words of sixteen columns, of the even rows or the odd ones, in the lower halves of the lanes; the upper ones
+    /// hold what is never read.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn block(&self, column: usize, words: &mut Words) {
+    pub(super) fn rows(&self, odd: usize, column: usize) -> Words {
         let m0 = _mm512_set1_epi64(i64::from(MULTIPLIERS[0]));
         let m1 = _mm512_set1_epi64(i64::from(MULTIPLIERS[1]));
-        let mut state = [[_mm512_setzero_si512(); 4]; 2];
-        for (state, counter) in state.iter_mut().zip(self.counters) {
-            state[0] = _mm512_add_epi64(counter, _mm512_set1_epi64((column / 16) as i64));
-            state[1] = _mm512_srli_epi64::<32>(state[0]);
-        }
+        let zero = _mm512_setzero_si512();
+        let counter = _mm512_add_epi64(self.counters[odd], _mm512_set1_epi64((column / 16) as i64));
+        let [mut c0, mut c1, mut c2, mut c3] = [counter, _mm512_srli_epi64::<32>(counter), zero, zero];
         for [k0, k1] in &self.keys {
-            for [c0, c1, c2, c3] in &mut state {
-                let (p0, p1) = (_mm512_mul_epu32(*c0, m0), _mm512_mul_epu32(*c2, m1));
-                *c0 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p1), *c1, *k0);
-                *c2 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p0), *c3, *k1);
-                (*c1, *c3) = (p1, p0);
-            }
+            let (p0, p1) = (_mm512_mul_epu32(c0, m0), _mm512_mul_epu32(c2, m1));
+            c0 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p1), c1, *k0);
+            c2 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p0), c3, *k1);
+            (c1, c3) = (p1, p0);
         }
-        let [even, odd] = state;
-        for (i, word) in words.iter_mut().enumerate() {
-            // Dwords of the even rows stay, those of the odd rows move up beside them.
-            *word = _mm512_mask_shuffle_epi32::<0b10_10_00_00>(even[i], 0xAAAA, odd[i]);
-        }
+        [c0, c1, c2, c3]
     }
+}
+
+/// Words of all rows: dwords of the even ones stay, those of the odd ones move up beside them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn join([even, odd]: &[Words; 2]) -> Words {
+    four!(|I| _mm512_mask_shuffle_epi32::<0b10_10_00_00>(even[I], 0xAAAA, odd[I]))
 }
 
 /// What the weights of the `I`-th of four columns are rounded by, in 16 bits.

@@ -6,7 +6,7 @@
 //! Lanes whose block changes its scale, or is not finite, take the reference's own way, one by one.
 //!
 //! ```text
-//! unit of 64 columns: turn m, r -> block of 16 columns: turn g -> moment -> nvfp4 | int8 -> turn back
+//! unit of 64 columns: turn m, r -> block of 16 columns: moment | words | turn next g -> nvfp4 | int8 -> turn back
 //! ```
 
 /// Writes a block once for each of sixteen columns, with its number as a constant.
@@ -19,6 +19,30 @@ macro_rules! columns {
             const $column: usize = $number;
             $body
         })*
+    };
+}
+
+/// Four values, each of an expression that knows its number as a constant: a stage of the work on four columns.
+macro_rules! four {
+    (|$number:ident| $value:expr) => {
+        [
+            {
+                const $number: usize = 0;
+                $value
+            },
+            {
+                const $number: usize = 1;
+                $value
+            },
+            {
+                const $number: usize = 2;
+                $value
+            },
+            {
+                const $number: usize = 3;
+                $value
+            },
+        ]
     };
 }
 
@@ -66,18 +90,6 @@ pub(super) struct Panel {
     pub(super) width: usize,
 }
 
-impl Panel {
-    /// Asks for the n-th line of the weights, remainders and moments, which lie one after the other; there
-    /// are no more of them than blocks of the gradient in four rows.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn prefetch(&self, line: usize) {
-        for plane in [self.weights, self.remainders, self.moments] {
-            _mm_prefetch::<_MM_HINT_T1>(plane.wrapping_add(line * 64).cast());
-        }
-    }
-}
-
 /// Whether a panel of such a weight has its way here.
 pub(super) fn fits(of: &Weight, recipe: &Recipe) -> bool {
     let remainder = match of.format {
@@ -111,32 +123,29 @@ pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<
     }
 }
 
+/// Something of the sixteen columns of a block, in halves of eight.
+type Columns<T> = [[T; 8]; 2];
+
 /// What moves the weights of a block of sixteen columns.
 struct Moves<'a> {
-    ratio: &'a [__m512; 16],
+    ratio: &'a Columns<__m512>,
     luck: &'a Words,
     step: &'a adamw::Step,
+    /// How far, in 2^-16 of the rows' units.
+    times: __m512,
 }
 
 impl Moves<'_> {
-    /// Where weights of `k` come to lie, both in 2^-16 of a unit: `units::position`, but that what is too far
-    /// wraps around, to where nothing stays. `times` is the size in these units.
+    /// How far weights of `k` move, both in 2^-16 of a unit: `units::position`, but that what is too far
+    /// wraps around, to where nothing stays.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn position<const PLAIN: bool>(
-        &self,
-        k: __m512i,
-        column: usize,
-        times: __m512,
-        farthest: &mut __m512i,
-    ) -> __m512i {
-        let mut t = _mm512_mul_ps(self.ratio[column], times);
+    fn distance<const PLAIN: bool>(&self, k: __m512i, ratio: __m512) -> __m512i {
+        let mut t = _mm512_mul_ps(ratio, self.times);
         if !PLAIN {
             t = _mm512_sub_ps(t, _mm512_mul_ps(_mm512_set1_ps(self.step.decay), _mm512_cvtepi32_ps(k)));
         }
-        let position = _mm512_add_epi32(k, _mm512_cvtps_epi32(t));
-        *farthest = _mm512_max_epu32(*farthest, _mm512_abs_epi32(position));
-        position
+        _mm512_cvtps_epi32(t)
     }
 }
 
@@ -152,13 +161,16 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
     let (step, width) = (&moving.step.adamw, panel.width);
     let luck = Luck::new(moving.draws.key(), panel.first, width as u64);
     let rows = _mm512_mul_ps(roots(&panel.rows), _mm512_set1_ps(step.per_root));
-    let mut division = Division { rows, own: moving.step.own_root(), squares: [_mm512_setzero_ps(); 16] };
+    let mut division = Division { rows, own: moving.step.own_root(), squares: [[_mm512_setzero_ps(); 8]; 2] };
     let (remainder_stride, moment_stride) = (width * BITS as usize / 8, width / 2 + width / BLOCK);
     let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
     let (zero, low_byte) = (_mm512_setzero_si512(), _mm512_set1_epi32(255));
     let (mut tally, mut changed) = (Tally::default(), zero);
-    let (mut codes, mut rests, mut g, mut drawn) = ([zero; 8], [zero; 16], [zero; 16], [zero; 4]);
-    let (mut m, mut ratio) = ([_mm512_setzero_ps(); 16], [_mm512_setzero_ps(); 16]);
+    let (mut codes, mut rests, mut g, mut drawn) =
+        ([[zero; 2]; 4], [zero; 16], [[[zero; 8]; 2]; 2], [[zero; 4]; 2]);
+    let [mut m, mut ratio] = [[[_mm512_setzero_ps(); 8]; 2]; 2];
+    // SAFETY: the first block of the gradient.
+    unsafe { turn::load_sixteen(panel.gradient.cast(), 4 * width, turn::whole(&mut g[0])) };
     for unit in 0..width / UNIT {
         // SAFETY: a unit of the panel, and the parts of its rows that belong to it.
         unsafe {
@@ -166,32 +178,42 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
             let moments = panel.moments.add(unit * UNIT / 2);
             let scale_plane = panel.moments.add(width / 2 + unit * UNIT / BLOCK);
             let remainders = panel.remainders.add(unit * UNIT * BITS as usize / 8);
-            let gradient = panel.gradient.add(unit * UNIT);
-            if unit + 1 < width / UNIT {
-                prefetch::<4>(gradient.add(UNIT).cast(), 4 * width);
-                prefetch::<1>(moments.add(UNIT / 2), moment_stride);
-                if BITS > 0 {
-                    prefetch::<1>(remainders.add(UNIT * BITS as usize / 8), remainder_stride);
-                }
-            }
-            turn::load_eight(moments, moment_stride, &mut codes);
+            turn::load_eight(moments, moment_stride, codes.as_flattened_mut());
             let mut scale_bytes = turn::load_one(scale_plane, moment_stride);
             match BITS {
                 8 => turn::load_sixteen(remainders, remainder_stride, &mut rests),
                 4 => turn::load_eight(remainders, remainder_stride, &mut rests[..8]),
                 _ => {}
             }
-            for block in 0..UNIT / BLOCK {
+            for (block, moment) in codes.iter_mut().enumerate() {
                 let column = unit * UNIT + block * BLOCK;
-                let profile = &*panel.profile.add(column).cast::<[f32; 16]>();
-                turn::load_sixteen(gradient.add(block * BLOCK).cast(), 4 * width, &mut g);
-                let moment = &mut codes[2 * block..2 * block + 2];
+                // The panel that lies behind this one learns next.
+                let (number, weights_end) =
+                    (column / BLOCK, panel.weights.wrapping_add(width / UNIT * unit_bytes));
+                prefetch(weights_end, unit_bytes / 4, number);
+                prefetch(panel.remainders.wrapping_add(16 * remainder_stride), 32 * BITS as usize, number);
+                prefetch(
+                    panel.moments.wrapping_add(16 * moment_stride),
+                    16 * Moment::Four.block_bytes(),
+                    number,
+                );
+                prefetch(panel.gradient.wrapping_add(16 * width).cast(), 1024, number);
+                let profile = &*panel.profile.add(column).cast::<Columns<f32>>();
+                let times = match TABLE {
+                    true => int8::times::<BITS>(weights, block, step),
+                    false => nvfp4::times::<BITS>(weights, block, panel.global, step),
+                };
                 let (scale, divisors) = (_mm512_and_si512(scale_bytes, low_byte), (&mut division, profile));
-                let amax = moment::follow::<PLAIN>(moment, scale, &g, divisors, step, (&mut m, &mut ratio));
-                let scales = moment::scales(amax);
-                luck.block(column, &mut drawn);
+                let (moved, words) = ((&mut m, &mut ratio), (&luck, column, &mut drawn));
+                // The next block's gradient, or the last one's again.
+                let next = panel.gradient.add((column + BLOCK).min(width - BLOCK));
+                let [even, odd] = &mut g;
+                let (g, turned) = if block % 2 == 0 { (even, odd) } else { (odd, even) };
+                let next = (next, 4 * width, turn::whole(turned));
+                let amax = moment::follow::<PLAIN>((moment, scale), g, divisors, step, moved, words, next);
+                let (scales, drawn) = (moment::scales(amax), luck::join(&drawn));
                 let rests = &mut rests[block * BITS as usize / 2..][..BITS as usize / 2];
-                let moves = Moves { ratio: &ratio, luck: &drawn, step };
+                let moves = Moves { ratio: &ratio, luck: &drawn, step, times };
                 let (part, kept) = match TABLE {
                     true => int8::block::<BITS, PLAIN>(weights, block, rests, &moves),
                     false => {
@@ -204,7 +226,7 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
                 scale_bytes =
                     _mm512_or_si512(_mm512_srli_epi32::<8>(scale_bytes), _mm512_slli_epi32::<24>(scale));
             }
-            turn::store_eight(moments, moment_stride, &codes);
+            turn::store_eight(moments, moment_stride, codes.as_flattened());
             turn::store_one(scale_plane, moment_stride, scale_bytes);
             match BITS {
                 8 => turn::store_sixteen(remainders, remainder_stride, &mut rests),
@@ -215,7 +237,7 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
     }
     tally.changed += u64::from(_mm512_reduce_add_epi32(changed) as u32);
     let mut squares = [zero; 16];
-    for (to, from) in squares.iter_mut().zip(&division.squares) {
+    for (to, from) in squares.iter_mut().zip(division.squares.as_flattened()) {
         *to = _mm512_castps_si512(*from);
     }
     turn::sixteen(&mut squares);
@@ -235,14 +257,12 @@ fn roots(v: &[f32; 16]) -> __m512 {
     _mm512_sqrt_ps(_mm512_max_ps(v, _mm512_set1_ps(second::FLOOR)))
 }
 
-/// Asks for the first lines of each of sixteen rows.
+/// Asks for the n-th of parts of so many bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn prefetch<const LINES: usize>(from: *const u8, stride: usize) {
-    for row in 0..16 {
-        for line in 0..LINES {
-            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(row * stride + line * 64).cast());
-        }
+fn prefetch(from: *const u8, bytes: usize, part: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(part * bytes + line * 64).cast());
     }
 }
 
@@ -276,9 +296,9 @@ fn words_mut(of: &mut __m512i) -> &mut [u32; 16] {
 
 /// One lane of sixteen registers of f32.
 #[inline(always)]
-fn floats(of: &[__m512; 16], lane: usize) -> [f32; 16] {
+fn floats(of: &Columns<__m512>, lane: usize) -> [f32; 16] {
     let mut out = [0.0; 16];
-    for (out, of) in out.iter_mut().zip(of) {
+    for (out, of) in out.iter_mut().zip(of.as_flattened()) {
         // SAFETY: sixteen values, without padding.
         *out = unsafe { (*std::ptr::from_ref(of).cast::<[f32; 16]>())[lane] };
     }

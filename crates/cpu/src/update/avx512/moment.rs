@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 
 use halfbyte_formats::state::{adamw, moment};
 
-use super::luck::{self, Words};
-use super::{floats, select, words_mut};
+use super::luck::{self, Luck, Words};
+use super::{Columns, floats, select, turn, words_mut};
 
 /// Exponent bias of a scale byte, in quarters of a binade: `moment`'s own.
 const SHIFT: i32 = (127 - 48) << 2;
@@ -17,20 +17,26 @@ pub(super) struct Division {
     /// Least share of its own that an element's root has.
     pub(super) own: f32,
     /// Sums of squared ratios, by column of a block.
-    pub(super) squares: [__m512; 16],
+    pub(super) squares: Columns<__m512>,
 }
 
 /// Moves the moments of a block by the gradient and divides them: `adamw::Step::ratio`. Gives the rows'
-/// largest magnitudes, NaN apart. `scale` are the old scale bytes, `profile` the roots of the columns'.
+/// largest magnitudes, NaN apart. `scale` are the old scale bytes, `profile` the roots of the columns'. What is
+/// `drawn`, and the next block's gradient, which is `turned`, have nothing to do with it: a divider is slow, but leaves
+/// room beside it.
+///
+/// # Safety
+/// The rows of the next block's gradient may be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-pub(super) fn follow<const PLAIN: bool>(
-    codes: &[__m512i],
-    scale: __m512i,
-    g: &[__m512i; 16],
-    (division, profile): (&mut Division, &[f32; 16]),
+pub(super) unsafe fn follow<const PLAIN: bool>(
+    (codes, scale): (&[__m512i; 2], __m512i),
+    g: &Columns<__m512i>,
+    (division, profile): (&mut Division, &Columns<f32>),
     step: &adamw::Step,
-    (m, ratio): (&mut [__m512; 16], &mut [__m512; 16]),
+    (m, ratio): (&mut Columns<__m512>, &mut Columns<__m512>),
+    (luck, column, drawn): (&Luck, usize, &mut [Words; 2]),
+    (next, stride, turned): (*const f32, usize, &mut [__m512i; 16]),
 ) -> __m512 {
     let set = _mm512_set1_ps;
     let table = _mm512_setr_ps(
@@ -38,22 +44,30 @@ pub(super) fn follow<const PLAIN: bool>(
     );
     let (fresh, eps, own) = (set(step.average.fresh), set(step.eps), set(division.own));
     let unit = _mm512_mul_ps(set(step.average.keep), decode_scale(scale));
-    let (mut amax, mut rest) = ([_mm512_setzero_ps(); 4], codes[0]);
-    columns!(|J| {
-        rest = if J.is_multiple_of(8) { codes[J / 8] } else { _mm512_srli_epi32::<4>(rest) };
-        let (old, g) = (_mm512_permutexvar_ps(rest, table), _mm512_castsi512_ps(g[J]));
-        let new = _mm512_fmadd_ps(old, unit, _mm512_mul_ps(fresh, g));
-        m[J] = new;
-        amax[J % 4] = larger(amax[J % 4], new);
-        let root = larger(_mm512_mul_ps(own, g), _mm512_mul_ps(division.rows, set(profile[J])));
-        let mut held = _mm512_div_ps(new, _mm512_add_ps(root, eps));
-        if !PLAIN {
-            // In this order both pass a NaN on.
-            held = _mm512_min_ps(set(step.limit), _mm512_max_ps(set(-step.limit), held));
+    let mut amax = [_mm512_setzero_ps(); 4];
+    for half in 0..2 {
+        columns!(J, {
+            let code = _mm512_srli_epi32::<{ 4 * J as u32 }>(codes[half]);
+            let (old, g) = (_mm512_permutexvar_ps(code, table), _mm512_castsi512_ps(g[half][J]));
+            let new = _mm512_fmadd_ps(old, unit, _mm512_mul_ps(fresh, g));
+            m[half][J] = new;
+            amax[J % 4] = larger(amax[J % 4], new);
+            let root = larger(_mm512_mul_ps(own, g), _mm512_mul_ps(division.rows, set(profile[half][J])));
+            let mut held = _mm512_div_ps(new, _mm512_add_ps(root, eps));
+            if !PLAIN {
+                // In this order both pass a NaN on.
+                held = _mm512_min_ps(set(step.limit), _mm512_max_ps(set(-step.limit), held));
+            }
+            ratio[half][J] = held;
+            division.squares[half][J] = _mm512_fmadd_ps(held, held, division.squares[half][J]);
+        }, 0 1 2 3 4 5 6 7);
+        drawn[half] = luck.rows(half, column);
+        match half {
+            // SAFETY: by the caller's promise.
+            0 => unsafe { turn::load_quarters(next.cast(), stride, turned) },
+            _ => turn::between(turned),
         }
-        ratio[J] = held;
-        division.squares[J] = _mm512_fmadd_ps(held, held, division.squares[J]);
-    });
+    }
     larger(larger(amax[0], amax[1]), larger(amax[2], amax[3]))
 }
 
@@ -77,26 +91,26 @@ pub(super) fn scales(amax: __m512) -> (__m512i, __m512) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 pub(super) fn keep(
-    codes: &mut [__m512i],
-    m: &[__m512; 16],
+    codes: &mut [__m512i; 2],
+    m: &Columns<__m512>,
     (amax, scales): (__m512, (__m512i, __m512)),
     luck: &Words,
     finite: u16,
 ) -> __m512i {
     let (mut scale, inverse) = scales;
-    let mut packed = [_mm512_setzero_si512(); 2];
-    columns!(|J| {
-        let bits = luck::other::<{ J % 4 }>(luck[J / 4]);
-        let nibble = code(m[J], inverse, bits);
-        // What went in first comes round to where it was.
-        packed[J / 8] = _mm512_ror_epi32::<4>(select(_mm512_set1_epi32(15 << 22), nibble, packed[J / 8]));
-    });
-    for (codes, packed) in codes.iter_mut().zip(packed) {
-        *codes = _mm512_ror_epi32::<22>(packed);
+    for half in 0..2 {
+        let mut packed = _mm512_setzero_si512();
+        columns!(J, {
+            let bits = luck::other::<{ J % 4 }>(luck[2 * half + J / 4]);
+            let nibble = code(m[half][J], inverse, bits);
+            // What went in first comes round to where it was.
+            packed = _mm512_ror_epi32::<4>(select(_mm512_set1_epi32(15 << 22), nibble, packed));
+        }, 0 1 2 3 4 5 6 7);
+        codes[half] = _mm512_ror_epi32::<22>(packed);
     }
     let mut broken = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(amax, _mm512_set1_ps(f32::INFINITY));
     if finite != 0xFFFF {
-        for m in m {
+        for m in m.as_flattened() {
             broken |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(*m, *m);
         }
     }
@@ -140,7 +154,7 @@ fn encode_scale(amax: __m512) -> __m512i {
 /// A row with a moment that is not finite.
 #[cold]
 #[inline(never)]
-fn keep_one(row: usize, m: &[__m512; 16], luck: &Words, codes: &mut [__m512i], scales: &mut __m512i) {
+fn keep_one(row: usize, m: &Columns<__m512>, luck: &Words, codes: &mut [__m512i; 2], scales: &mut __m512i) {
     let ([_, other], mut bytes, mut scale) = (luck::of_row(luck, row), [0; 8], 0);
     moment::encode_four(&floats(m, row), &other, &mut bytes, &mut scale);
     for (codes, bytes) in codes.iter_mut().zip(bytes.as_chunks::<4>().0) {

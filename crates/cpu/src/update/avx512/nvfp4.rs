@@ -6,11 +6,31 @@
 
 use std::arch::x86_64::*;
 
-use halfbyte_formats::state::{Tally, weight};
+use halfbyte_formats::state::{Tally, adamw, weight};
 use halfbyte_ops::tensor::UNIT;
 
 use super::luck::{self, own};
 use super::{Moves, floats, select, within, words, words_mut};
+
+/// The size of a step for the block's rows, in 2^-16 of their units: the integer part of the fixed-point number is a
+/// whole unit.
+///
+/// # Safety
+/// `weights` is a unit.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn times<const BITS: u32>(
+    weights: *const u8,
+    block: usize,
+    global: f32,
+    step: &adamw::Step,
+) -> __m512 {
+    let (one, set) = ((1 << (BITS - 1)) as f32, _mm512_set1_ps);
+    // SAFETY: by the caller's promise: sixteen scales.
+    let bytes = unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(weights.add(block * 16).cast())) };
+    let unit = _mm512_mul_ps(_mm512_mul_ps(decode_scale(bytes), set(1.0 / one)), set(global));
+    _mm512_mul_ps(_mm512_div_ps(set(-step.size), unit), set(65536.0))
+}
 
 /// Moves the block's weights; `rests` are its remainders in dwords.
 ///
@@ -26,48 +46,57 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     moves: &Moves<'_>,
     changed: &mut __m512i,
 ) -> (Tally, u16) {
-    let one = 1 << (BITS - 1);
-    let (set, zero) = (_mm512_set1_ps, _mm512_setzero_si512());
+    let zero = _mm512_setzero_si512();
     let (scales, codes) = (weights.wrapping_add(block * 16), weights.wrapping_add(UNIT + block * 128));
     // SAFETY: by the caller's promise: sixteen scales, and two lines of codes.
     let (bytes, old) = unsafe {
         let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(scales.cast()));
         (bytes, [_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast())])
     };
-    let unit = _mm512_mul_ps(_mm512_mul_ps(decode_scale(bytes), set(1.0 / one as f32)), set(global));
-    // 2^16 more: the integer part of the fixed-point number is a whole unit.
-    let times = _mm512_mul_ps(_mm512_div_ps(set(-moves.step.size), unit), set(65536.0));
-
-    let table = units_of_codes(one as i16);
+    let table = units_of_codes(1 << (BITS - 1));
     let upper = _mm512_set1_epi32(0xFFFF_0000u32 as i32);
-    let (mut farthest, mut new, mut new_rests) = (zero, [zero; 2], [zero; 4]);
+    let (mut farthest, mut new, mut new_rests) = (Farthest(zero), [zero; 2], [zero; 4]);
     for half in 0..2 {
-        let old_rests = unpack::<BITS>(&rests[half * rests.len() / 2..]);
-        let (mut code, mut fresh, mut fresh_rests) = (old[half], [zero; 4], [zero; 4]);
-        columns!(J, {
-            code = if J == 0 { code } else { _mm512_srli_epi32::<4>(code) };
-            // The table knows the code's sign; the remainder counts along it.
-            let (base, along) = (_mm512_permutexvar_epi16(code, table), old_rests[J]);
-            let negative = _mm512_test_epi16_mask(code, _mm512_set1_epi16(8));
-            let k = _mm512_mask_sub_epi16(_mm512_add_epi16(base, along), negative, base, along);
-            let (low, high) = (8 * half + J, 8 * half + J + 4);
-            let lower = moves.position::<PLAIN>(_mm512_slli_epi32::<16>(k), low, times, &mut farthest);
-            let higher = moves.position::<PLAIN>(_mm512_and_si512(k, upper), high, times, &mut farthest);
-            let lower = _mm512_add_epi32(lower, own::<J>(moves.luck[low / 4]));
-            let higher = _mm512_add_epi32(higher, own::<J>(moves.luck[high / 4]));
-            let moved = select(upper, higher, _mm512_srli_epi32::<16>(lower));
-            let (nearest, rest) = split::<BITS>(moved);
-            let unmoved = _mm512_cmpeq_epi16_mask(moved, k);
-            fresh[J] = _mm512_mask_mov_epi16(nearest, unmoved, code);
-            fresh_rests[J] = _mm512_mask_mov_epi16(rest, unmoved, along);
-        }, 0 1 2 3);
+        let along = unpack::<BITS>(&rests[half * rests.len() / 2..]);
+        let code = [
+            old[half],
+            _mm512_srli_epi32::<4>(old[half]),
+            _mm512_srli_epi32::<8>(old[half]),
+            _mm512_srli_epi32::<12>(old[half]),
+        ];
+        // The table knows the code's sign; the remainder counts along it.
+        let base = four!(|J| _mm512_permutexvar_epi16(code[J], table));
+        let negative = four!(|J| _mm512_test_epi16_mask(code[J], _mm512_set1_epi16(8)));
+        let k = four!(|J| {
+            _mm512_mask_sub_epi16(_mm512_add_epi16(base[J], along[J]), negative[J], base[J], along[J])
+        });
+        // Whole units in the upper halves of dwords: of column j, and of column j + 4.
+        let [k_low, k_high] =
+            [four!(|J| _mm512_slli_epi32::<16>(k[J])), four!(|J| _mm512_and_si512(k[J], upper))];
+        let ratio = &moves.ratio[half];
+        let low = four!(|J| moves.distance::<PLAIN>(k_low[J], ratio[J]));
+        let high = four!(|J| moves.distance::<PLAIN>(k_high[J], ratio[4 + J]));
+        let settled_low = four!(|J| _mm512_add_epi32(low[J], own::<J>(moves.luck[2 * half])));
+        let settled_high = four!(|J| _mm512_add_epi32(high[J], own::<J>(moves.luck[2 * half + 1])));
+        let moved = four!(|J| {
+            let whole = select(upper, settled_high[J], _mm512_srli_epi32::<16>(settled_low[J]));
+            _mm512_add_epi16(k[J], whole)
+        });
+        farthest = match BITS {
+            8 => farthest.of_words(&moved),
+            _ => farthest.of(&k_low, &low).of(&k_high, &high),
+        };
+        let (nearest, rest) = split::<BITS>(&moved);
+        let unmoved = four!(|J| _mm512_cmpeq_epi16_mask(moved[J], k[J]));
+        let fresh = four!(|J| _mm512_mask_mov_epi16(nearest[J], unmoved[J], code[J]));
+        let fresh_rests = four!(|J| _mm512_mask_mov_epi16(rest[J], unmoved[J], along[J]));
         new[half] = pack_nibbles(&fresh);
         match BITS {
             8 => [new_rests[2 * half], new_rests[2 * half + 1]] = pack_bytes(&fresh_rests),
             _ => new_rests[half] = pack_nibbles(&fresh_rests),
         }
     }
-    let kept = stays::<BITS>(bytes, farthest);
+    let kept = farthest.stays::<BITS>(bytes);
     *changed = _mm512_add_epi32(*changed, differing(kept, &old, &new));
     let mut tally = Tally::default();
     if kept != 0xFFFF {
@@ -87,20 +116,52 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     (tally, kept)
 }
 
-/// E4M3 of 0x08 to 0x7E; of the other bytes [`stays`] says no.
+/// E4M3 of 0x08 to 0x7E; of the other bytes [`Farthest::stays`] says no.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn decode_scale(byte: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32::<20>(byte), _mm512_set1_epi32(120 << 23)))
 }
 
-/// Lanes that keep their scale: a common one, with the farthest position near six or four of it.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn stays<const BITS: u32>(byte: __m512i, farthest: __m512i) -> u16 {
-    let half = 1 << (BITS - 1 + 15);
-    let near = |code: i32| within(farthest, (2 * code - 1) * half, (2 * code + 1) * half);
-    within(byte, 0x08, 0x7E) & (near(6) | near(4))
+/// What has come to lie farthest from zero. With a byte's remainders it is known in whole units, after rounding, less
+/// than one from where it lies: that leaves four numbers of some hundred that say nothing, and their lanes take the
+/// reference's way. With a nibble's there are too few others, so positions are looked at.
+#[derive(Clone, Copy)]
+struct Farthest(__m512i);
+
+impl Farthest {
+    /// With words of whole units.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn of_words(self, [a, b, c, d]: &[__m512i; 4]) -> Farthest {
+        let larger = |a, b| _mm512_max_epu16(_mm512_abs_epi16(a), _mm512_abs_epi16(b));
+        Farthest(_mm512_max_epu16(self.0, _mm512_max_epu16(larger(*a, *b), larger(*c, *d))))
+    }
+
+    /// With what lay at `k` and moved by `t`, in 2^-16 of a unit.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn of(self, k: &[__m512i; 4], t: &[__m512i; 4]) -> Farthest {
+        let [a, b, c, d] = four!(|J| _mm512_abs_epi32(_mm512_add_epi32(k[J], t[J])));
+        let larger = _mm512_max_epu32;
+        Farthest(larger(self.0, larger(larger(a, b), larger(c, d))))
+    }
+
+    /// Lanes that keep their scale: a common one, and the farthest is surely near six or four of it.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn stays<const BITS: u32>(self, byte: __m512i) -> u16 {
+        // Half of one, and what is no more than near.
+        let (distance, half, edge) = match BITS {
+            8 => {
+                let low = _mm512_and_si512(self.0, _mm512_set1_epi32(0xFFFF));
+                (_mm512_max_epu32(low, _mm512_srli_epi32::<16>(self.0)), 1 << (BITS - 2), 1)
+            }
+            _ => (self.0, 1 << (BITS - 2 + 16), 0),
+        };
+        let near = |code: i32| within(distance, (2 * code - 1) * half + edge, (2 * code + 1) * half - edge);
+        within(byte, 0x08, 0x7E) & (near(6) | near(4))
+    }
 }
 
 /// Units of the sixteen codes, with their signs, for whatever follows the four bits.
@@ -125,7 +186,7 @@ fn lookup(words: [i16; 32]) -> __m512i {
 /// 21 and 26, too, where it makes no difference.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn split<const BITS: u32>(k: __m512i) -> (__m512i, __m512i) {
+fn split<const BITS: u32>(k: &[__m512i; 4]) -> ([__m512i; 4], [__m512i; 4]) {
     let ties = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0));
     // Halves of one times 64 and, if the code is not zero, 8 + the code.
     const TABLE: [i16; 32] = {
@@ -143,18 +204,20 @@ fn split<const BITS: u32>(k: __m512i) -> (__m512i, __m512i) {
         8 => _mm512_srli_epi16::<5>(a),
         _ => _mm512_srli_epi16::<1>(a),
     };
-    let a = _mm512_abs_epi16(k);
-    let below = _mm512_sub_epi16(a, _mm512_shuffle_epi8(ties, quarters(a)));
-    let found = _mm512_permutexvar_epi16(quarters(below), table);
-    let some = _mm512_test_epi16_mask(found, found);
+    let a = four!(|J| _mm512_abs_epi16(k[J]));
+    let ties = four!(|J| _mm512_shuffle_epi8(ties, quarters(a[J])));
+    let below = four!(|J| quarters(_mm512_sub_epi16(a[J], ties[J])));
+    let found = four!(|J| _mm512_permutexvar_epi16(below[J], table));
+    let some = four!(|J| _mm512_test_epi16_mask(found[J], found[J]));
     // Bit 3 is the sign's, if there is any code; other bits are as found.
-    let code = _mm512_ternarylogic_epi32::<0xD0>(found, _mm512_srli_epi16::<12>(k), _mm512_set1_epi16(8));
+    let sign = four!(|J| _mm512_srli_epi16::<12>(k[J]));
+    let code = four!(|J| _mm512_ternarylogic_epi32::<0xD0>(found[J], sign[J], _mm512_set1_epi16(8)));
     // Half of one is 64 or 4 units.
-    let units = match BITS {
-        8 => _mm512_and_si512(found, _mm512_set1_epi16(15 << 6)),
-        _ => _mm512_srli_epi16::<4>(found),
-    };
-    (code, _mm512_mask_sub_epi16(k, some, a, units))
+    let units = four!(|J| match BITS {
+        8 => _mm512_and_si512(found[J], _mm512_set1_epi16(15 << 6)),
+        _ => _mm512_srli_epi16::<4>(found[J]),
+    });
+    (code, four!(|J| _mm512_mask_sub_epi16(k[J], some[J], a[J], units[J])))
 }
 
 /// Signed remainders of eight columns: column j below, j + 4 above.

@@ -5,14 +5,12 @@ use std::arch::x86_64::*;
 use super::{BLOCK, Panel, turn, words};
 
 /// Adds the squares of the panel's rows to the columns' `sums`, row by row, and gives the rows' sums.
-/// What the rows will need next is asked for meanwhile.
 ///
 /// # Safety
 /// AVX-512 is there, and nobody writes the gradient.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(in super::super) unsafe fn add_squares(panel: &Panel, sums: &mut [f32]) -> [f32; 16] {
     let mut lanes = [_mm512_setzero_si512(); 16];
-    let mut line = 0;
     for (group, lanes) in lanes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let (mut squares, first) =
             ([_mm512_setzero_ps(); 4], panel.gradient.wrapping_add(4 * group * panel.width));
@@ -26,8 +24,6 @@ pub(in super::super) unsafe fn add_squares(panel: &Panel, sums: &mut [f32]) -> [
             }
             // SAFETY: as above.
             unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), sum) };
-            panel.prefetch(line);
-            line += 1;
         }
         *lanes = squares.map(|squares| _mm512_castps_si512(squares));
     }

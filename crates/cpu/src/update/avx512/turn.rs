@@ -16,14 +16,10 @@ fn quarters(r: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// Sixteen by sixteen; its own inverse.
+/// The other half of turning sixteen by sixteen: quarters change places among groups of four.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn sixteen(rows: &mut [__m512i; 16]) {
-    for group in 0..4 {
-        let four = [rows[4 * group], rows[4 * group + 1], rows[4 * group + 2], rows[4 * group + 3]];
-        rows[4 * group..4 * group + 4].copy_from_slice(&quarters(four));
-    }
+pub(super) fn between(rows: &mut [__m512i; 16]) {
     for k in 0..4 {
         let (a, b, c, d) = (rows[k], rows[4 + k], rows[8 + k], rows[12 + k]);
         let (ab, cd) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d));
@@ -35,6 +31,37 @@ pub(super) fn sixteen(rows: &mut [__m512i; 16]) {
     }
 }
 
+/// Sixteen by sixteen; its own inverse.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn sixteen(rows: &mut [__m512i; 16]) {
+    for group in 0..4 {
+        let four = [rows[4 * group], rows[4 * group + 1], rows[4 * group + 2], rows[4 * group + 3]];
+        rows[4 * group..4 * group + 4].copy_from_slice(&quarters(four));
+    }
+    between(rows);
+}
+
+/// Sixteen rows of 64 bytes, `stride` bytes apart, turned but for [`between`].
+///
+/// # Safety
+/// The rows may be read.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn load_quarters(from: *const u8, stride: usize, out: &mut [__m512i; 16]) {
+    for (group, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        // SAFETY: by the caller's promise.
+        let row = |row: usize| unsafe { _mm512_loadu_si512(from.add((4 * group + row) * stride).cast()) };
+        *out = quarters([row(0), row(1), row(2), row(3)]);
+    }
+}
+
+/// Both halves of a block's columns.
+#[inline(always)]
+pub(super) fn whole(halves: &mut [[__m512i; 8]; 2]) -> &mut [__m512i; 16] {
+    halves.as_flattened_mut().as_mut_array().expect("sixteen")
+}
+
 /// Sixteen rows of 64 bytes, `stride` bytes apart, as sixteen columns of dwords.
 ///
 /// # Safety
@@ -42,11 +69,9 @@ pub(super) fn sixteen(rows: &mut [__m512i; 16]) {
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn load_sixteen(from: *const u8, stride: usize, out: &mut [__m512i; 16]) {
-    for (row, out) in out.iter_mut().enumerate() {
-        // SAFETY: by the caller's promise.
-        *out = unsafe { _mm512_loadu_si512(from.add(row * stride).cast()) };
-    }
-    sixteen(out);
+    // SAFETY: by the caller's promise.
+    unsafe { load_quarters(from, stride, out) };
+    between(out);
 }
 
 /// Puts back what [`load_sixteen`] took.
