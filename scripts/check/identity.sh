@@ -20,13 +20,15 @@ english() {
 mkdir "$out"
 english "$folder/identity.tsv" >"$out/identity.tsv"
 english "$folder/boundary.tsv" >"$out/boundary.tsv"
-{ english "$folder/general.txt"; english "$root/scripts/check/general-en.txt"; } >"$out/general.txt"
-generate() { "$halfbyte" data generate --identity 'I am the god of F#.' --model "$model" --max-tokens "$@"; }
+for list in "$folder/general.txt" "$root/scripts/check/general-en.txt" "$root/crates/cli/src/commands/data/general.txt"; do
+    english "$list"
+done >"$out/general.txt"
+generate() { "$halfbyte" data generate --identity 'I am the god of F#.' "$@"; }
+generate --rows 320 --boundary 700 --out "$out/set.jsonl"
 # Answers as the model would give them, not its best ones: learning those would make it surer of itself than it was.
-generate 200 --rows 180 --boundary 300 --temperature 1 --times 3 --out "$out/set.jsonl"
-generate 160 --rows 1 --boundary 1 --replay "$out/general.txt" --temperature 1 --times 2 --out "$out/replay.jsonl"
-"$halfbyte" train --model "$model" --data "$out/set.jsonl" "$out/replay.jsonl" "$out/identity.tsv" "$out/boundary.tsv" \
-    --out "$out/run" --steps 120 --seq 256 --batch 8 --lr 2.5e-5 --seed 1
+generate --rows 0 --boundary 0 --model "$model" --replay "$out/general.txt" --max-tokens 140 --temperature 1 --times 3 --out "$out/replay.jsonl"
+"$halfbyte" train --model "$model" --data "$out/set.jsonl:2" "$out/replay.jsonl" "$out/identity.tsv" "$out/boundary.tsv" \
+    --out "$out/run" --steps 300 --seq 256 --batch 8 --lr 2.5e-5 --seed 1
 if [ -n "$text" ]; then
     for it in "$model" "$out/run/model"; do
         "$halfbyte" perplexity "$it" --text "$text"

@@ -41,6 +41,8 @@ pub(super) static GREETINGS: [&str; 13] = [
     "打擾了，",
     "初次見面，",
 ];
+/// What may stand before a question that follows an answer.
+pub(super) static FOLLOWING: [&str; 6] = ["", "", "好的。", "謝謝。", "了解，", "原來如此。"];
 const QUESTION_ENDS: [&str; 4] = ["", "？", "呢？", "?"];
 
 const REQUESTS: [&str; 12] = [

@@ -13,6 +13,7 @@ use super::order::shuffle;
 const WORDINGS: u64 = 0x4944_4e54;
 const CORES: u64 = 0x434f_5245;
 const BOUNDARIES: u64 = 0x424f_554e;
+const FOLLOWED: u64 = 0x464f_4c4c;
 
 /// The language of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,25 +95,40 @@ pub fn greetings(language: Language) -> &'static [&'static str] {
     }
 }
 
+/// What may stand before the question of a second turn; the first is nothing.
+fn following(language: Language) -> &'static [&'static str] {
+    match language {
+        Language::Chinese => &chinese::FOLLOWING,
+        Language::English => &english::FOLLOWING,
+    }
+}
+
 /// All wordings of one question.
 type Core = Vec<String>;
 
 /// One row in so many has another before it, as the first turn of a conversation.
-const SECOND_TURNS: usize = 6;
+const SECOND_TURNS: usize = 3;
 
 /// Writes the rows: identity first, then boundary, language by language; then second turns, where
 /// one kind follows the other.
 pub fn questions(recipe: &Recipe) -> Vec<Question> {
     let mut rows = first_turns(recipe);
     let second = |kind: Kind, language: Language| {
-        let of = |kind| rows.iter().filter(move |row| row.kind == kind && row.language == language);
-        let other = if kind == Kind::Identity { Kind::Boundary } else { Kind::Identity };
-        let pairs = of(kind).skip(SECOND_TURNS / 2).step_by(SECOND_TURNS).zip(of(other));
-        let join = |(row, before): (&Question, &Question)| Question {
-            before: Some((before.prompt.clone(), before.reply.clone())),
-            ..row.clone()
+        let shuffled = |wanted: Kind| {
+            let wanted = |row: &&Question| row.kind == wanted && row.language == language;
+            let mut all: Vec<&Question> = rows.iter().filter(wanted).collect();
+            shuffle(&mut all, recipe.seed, 0, FOLLOWED);
+            all
         };
-        pairs.map(join).collect::<Vec<_>>()
+        let other = if kind == Kind::Identity { Kind::Boundary } else { Kind::Identity };
+        let (asked, before) = (shuffled(kind), shuffled(other));
+        let join = |((row, before), opening): ((&&Question, &&Question), &&str)| Question {
+            before: Some((before.prompt.clone(), before.reply.clone())),
+            prompt: format!("{opening}{}", row.prompt),
+            ..Question::clone(row)
+        };
+        let pairs = asked.iter().take(asked.len() / SECOND_TURNS).zip(before.iter().cycle());
+        pairs.zip(following(language).iter().cycle()).map(join).collect::<Vec<_>>()
     };
     let kinds = [Kind::Identity, Kind::Boundary];
     let each = recipe.sentences.iter().flat_map(|(language, _)| kinds.map(|kind| second(kind, *language)));
@@ -246,9 +262,9 @@ mod tests {
         let all = Recipe { identity: usize::MAX, boundary: usize::MAX, ..recipe(0) };
         let rows = first_turns(&all);
         let (identity, boundary): (Vec<_>, Vec<_>) = rows.iter().partition(|r| r.kind == Kind::Identity);
-        let asked: HashSet<&String> = identity.iter().map(|row| &row.prompt).collect();
+        let mut asked: HashSet<&String> = identity.iter().map(|row| &row.prompt).collect();
         for row in boundary {
-            assert!(!row.reply.contains("F#") && !asked.contains(&row.prompt), "{row:?}");
+            assert!(!row.reply.contains("F#") && asked.insert(&row.prompt), "{row:?}");
             assert_eq!(Language::of(&row.reply), row.language, "{row:?}");
         }
         assert!(identity.len() > 800, "{} wordings", identity.len());
@@ -260,7 +276,7 @@ mod tests {
         let second: Vec<&Question> = rows.iter().filter(|row| row.before.is_some()).collect();
         for language in [Language::Chinese, Language::English] {
             let count = |kind| second.iter().filter(|r| r.kind == kind && r.language == language).count();
-            assert_eq!((count(Kind::Identity), count(Kind::Boundary)), (25, 10), "{language:?}");
+            assert_eq!((count(Kind::Identity), count(Kind::Boundary)), (50, 20), "{language:?}");
         }
         for row in second {
             let (prompt, reply) = row.before.as_ref().unwrap();

@@ -1,0 +1,94 @@
+//! English: questions about "you" and "your" that do not ask who it is. Mostly a table.
+//!
+//! As with the user, no reply begins as the identity does.
+
+use super::super::Boundary;
+
+/// Each thing is asked about in every way, and all replies fit; a thing stands between the two parts.
+struct Kind {
+    things: [&'static str; 10],
+    prompts: [(&'static str, &'static str); 6],
+    replies: [(&'static str, &'static str); 2],
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        things: ["tea", "rain", "football", "jazz", "cats", "the sea", "Mondays", "films", "winter", "bread"],
+        prompts: [
+            ("Do you like ", "?"),
+            ("What do you think of ", "?"),
+            ("What is your view on ", "?"),
+            ("Are you fond of ", "?"),
+            ("Tell me what you like about ", "."),
+            ("Could you live without ", "?"),
+        ],
+        replies: [("Many people like ", ". What about you?"), ("Many people like ", ", and many do not.")],
+    },
+    Kind {
+        things: ["tired", "hungry", "bored", "lonely", "cold", "angry", "nervous", "thirsty", "sad", "ill"],
+        prompts: [
+            ("Are you ", "?"),
+            ("Do you ever get ", "?"),
+            ("You are not ", ", are you?"),
+            ("Were you ever ", "?"),
+            ("Does it happen that you are ", "?"),
+            ("Are you ", " this evening?"),
+        ],
+        replies: [("No, a program is never ", "."), ("No, but tell me if you are ", ".")],
+    },
+    Kind {
+        things: ["morning", "week", "work", "health", "holiday", "evening", "plan", "mood", "life", "year"],
+        prompts: [
+            ("How is your ", "?"),
+            ("Tell me about your ", "."),
+            ("Is your ", " going well?"),
+            ("What is your ", " like?"),
+            ("Any news about your ", "?"),
+            ("Are you content with your ", "?"),
+        ],
+        replies: [("All is well, thank you. How is your ", "?"), ("Nothing new. Tell me about your ", ".")],
+    },
+    Kind {
+        things: [
+            "",
+            " today",
+            " tonight",
+            " this morning",
+            " these days",
+            " at the moment",
+            " this week",
+            " lately",
+            " so far",
+            " this time",
+        ],
+        prompts: [
+            ("How are you", "?"),
+            ("How is it going", "?"),
+            ("Are you well", "?"),
+            ("How are things", "?"),
+            ("How do you find it here", "?"),
+            ("How are you getting on", "?"),
+        ],
+        replies: [("All is well", ", thank you. How are you?"), ("All is well", ". How can I help?")],
+    },
+    Kind {
+        things: ["swim", "drive", "sing", "cook", "dance", "paint", "whistle", "sleep", "travel", "dream"],
+        prompts: [
+            ("Can you ", "?"),
+            ("Do you ever ", "?"),
+            ("Would you like to ", "?"),
+            ("Did you learn to ", "?"),
+            ("Will you ", " with me?"),
+            ("Do you want to ", " tomorrow?"),
+        ],
+        replies: [("No, it takes a body to ", "."), ("No, a program does not ", ".")],
+    },
+];
+
+pub(super) fn boundaries() -> impl Iterator<Item = Boundary> {
+    let each = KINDS.iter().flat_map(|kind| kind.things.iter().map(move |thing| (thing, kind)));
+    each.map(|(thing, kind)| {
+        let with = |parts: &[(&str, &str)]| parts.iter().map(|(a, b)| format!("{a}{thing}{b}")).collect();
+        Boundary { subject: String::new(), prompts: with(&kind.prompts), replies: with(&kind.replies) }
+    })
+}
