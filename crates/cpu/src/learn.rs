@@ -67,7 +67,7 @@ pub(crate) fn weight(
 ) -> Result<(Tally, Duration)> {
     let (tokens, rows, columns, threads) = (from.x.rows, from.dy.columns, from.x.columns, cpu.pool.threads());
     // The gradient that never is.
-    let gradient = Rows { rows, columns, ..from.x };
+    let gradient = Rows { rows, columns, narrow: false, ..from.x };
     update::check_shapes(of, from.first, gradient, kept, &step.recipe)?;
     linear::check_weight_gradient(from.dy, from.x, from.exact, 0, gradient)?;
     let embedded = match from.embedded {

@@ -11,8 +11,9 @@ use halfbyte_ops::{
 };
 
 use crate::{
-    Cuda, accumulate, attend, attend_gradient, best, copies, embed, gated, heads, heads_gradient, linear,
-    loss, product_gradients, profile, residual, rms_norm, rope, row_gradients, tallies, update, weight,
+    Cuda, accumulate, attend, attend_gradient, best, copies, embed, gated, heads, heads_gradient, library,
+    linear, loss, product_gradients, profile, residual, rms_norm, rope, row_gradients, tallies, update,
+    weight,
 };
 
 impl Backend for Cuda {
@@ -134,6 +135,10 @@ impl Backend for Cuda {
         keep: Option<Keep<'_>>,
     ) -> Result<()> {
         heads::forward(self, queries, keys, eps, turns, keep)
+    }
+
+    fn narrow_gradients(&self, tokens: usize) -> bool {
+        library::narrow_gradients(self, tokens)
     }
 
     fn narrow_heads(&self, tokens: usize, head_dim: usize) -> bool {

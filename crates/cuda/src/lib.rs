@@ -243,8 +243,20 @@ pub(crate) mod tests {
     );
 
     #[test]
+    fn update_by_narrow_gradients() {
+        if let Some(device) = device() {
+            on(&device, 8 << 20, |make| halfbyte_ops::update::narrow_contract(make));
+        }
+    }
+
+    #[test]
     fn linear_by_the_library() {
         by_the_library(|make| halfbyte_ops::linear::contract(make));
+    }
+
+    #[test]
+    fn learn_by_the_library() {
+        by_the_library(|make| halfbyte_ops::learn::contract(make));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use halfbyte_ops::error::check;
-use halfbyte_ops::tensor::PANEL;
+use halfbyte_ops::tensor::{PANEL, UNIT};
 use halfbyte_ops::{Luck, Result, Rows, Weight, WeightFormat};
 
 use crate::cublaslt::{self, CublasLt, Operand, Results, Values};
@@ -355,10 +355,16 @@ pub(crate) fn gated_gradient(
     Ok(())
 }
 
+/// Whether gradients of weights come rounded: of narrow rows of so many tokens, which are multiplied at once.
+pub(crate) fn narrow_gradients(cuda: &Cuda, tokens: usize) -> bool {
+    let most = cuda.device.library.as_ref().map_or(0, |library| library.most.0);
+    takes(cuda, tokens, WeightFormat::Bf16) && tokens <= most & !15 && few_bits::luck(cuda, UNIT).is_none()
+}
+
 /// dw[n,k] = sum_t dy'[t,first+n] x'[t,k]
 pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, first: usize, dw: Rows) -> Result<()> {
     const OP: &str = "linear_weight_gradient";
-    let out = cuda.rows(OP, dw)?;
+    let out = cuda.pointer(OP, dw.buffer)?;
     let at = places(cuda, OP)?;
     let luck = few_bits::luck(cuda, x.columns);
     let for_dy = Room { at: at.results, bytes: RESULTS };
@@ -367,6 +373,10 @@ pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, first: usize, 
         None => tokens_at_once(cuda, OP, &[(dy, RESULTS), (x, DECODED)])?,
         Some(_) => in_sixteens(cuda, OP, for_dy.tokens_across(dw.rows).min(for_x.tokens_across(x.columns)))?,
     };
+    // What is added to is f32.
+    check(!dw.narrow || dy.rows <= most, OP, || {
+        "a narrow gradient of more tokens than one product takes".to_owned()
+    })?;
     for (token, count) in pieces(dy.rows, most) {
         let ([left, right], inner, scale) = match luck {
             None => {
@@ -384,7 +394,8 @@ pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, first: usize, 
                 (sides, count.next_multiple_of(64), scale)
             }
         };
-        let out = Results { added: (token > 0).then_some(out), ..Results::new(out, dw.columns) };
+        let added = (token > 0).then_some(out);
+        let out = Results { added, narrow: dw.narrow, ..Results::new(out, dw.columns) };
         let product =
             cublaslt::Product { rows: dw.rows, columns: dw.columns, inner, left, right, out, scale };
         multiply(cuda, OP, &product)?;

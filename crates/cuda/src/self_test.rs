@@ -20,7 +20,8 @@ const FAMILIES: [(&str, Contract); 5] = [
 ];
 
 /// Again as products of many tokens are made, where they are made in a way of their own: all are then.
-const OF_MANY_TOKENS: [(&str, Contract); 2] = [
+const OF_MANY_TOKENS: [(&str, Contract); 3] = [
+    ("the optimizer of narrow gradients", |make| update::narrow_contract(make)),
     ("products of many tokens", |make| linear::contract(make)),
     ("gated products of many tokens", |make| gated::contract(make)),
 ];

@@ -22,10 +22,35 @@ const THREADS_AT_ONCE: usize = 65536 / 80;
 /// Thread blocks that find shared memory at once.
 const BLOCKS_AT_ONCE: usize = 6;
 
-/// Threads of a block of `second_sums`: `AT_ONCE` in update.cu.
-const SUMMING: usize = 256;
+/// A kernel that sums squares of a gradient.
+struct Summing {
+    kernel: &'static str,
+    /// Of a thread block: `AT_ONCE` in update.cu.
+    threads: usize,
+    /// Columns that a thread takes.
+    columns: usize,
+    /// Threads for a row.
+    for_row: usize,
+}
 
-/// Columns whose profile lies together: `profile_place` in second.cuh.
+impl Summing {
+    fn of(gradient: Rows) -> Summing {
+        match gradient.narrow {
+            false => Summing { kernel: "second_sums", threads: 256, columns: 1, for_row: BLOCK },
+            true => Summing { kernel: "second_sums_narrow", threads: 128, columns: 4, for_row: BLOCK / 2 },
+        }
+    }
+
+    /// For every group of rows as many thread blocks as its rows and its columns take; and those that make the profile.
+    fn grid(&self, rows: usize, columns: usize) -> Grid {
+        let parts =
+            second::GROUP * self.for_row / self.threads + columns.div_ceil(self.threads * self.columns);
+        let profiling = update::padded(columns).div_ceil(PROFILE);
+        Grid::line(rows.div_ceil(second::GROUP) * parts + profiling, self.threads as u32)
+    }
+}
+
+/// Columns whose profile lies together, `profile_place` in second.cuh, and is made by one thread block.
 const PROFILE: usize = 32 * BLOCK;
 
 /// Where in the scratch what second moments need lies, in bytes from its beginning.
@@ -61,7 +86,7 @@ pub(crate) fn weight(
     step: &Step,
 ) -> Result<()> {
     update::check_shapes(of, first, gradient, kept, &step.recipe)?;
-    let (weight, g) = (cuda.weight(OP, of)?, cuda.rows(OP, gradient)?);
+    let (weight, g) = (cuda.weight(OP, of)?, cuda.pointer(OP, gradient.buffer)?);
     let (rest, moments) = (cuda.pointer(OP, kept.remainder)?, cuda.pointer(OP, kept.moment)?);
     let seconds = cuda.pointer(OP, kept.second)?;
     let (full, [key0, key1]) = (step.recipe.full_second, Moving::new(step).draws.key());
@@ -76,7 +101,7 @@ pub(crate) fn weight(
         Scales::Search => 2,
     };
     let (rows, columns) = (gradient.rows, of.columns);
-    let (kernel, threads) = (kernel(of, &step.recipe), threads(columns));
+    let (kernel, threads) = (kernel(of, &step.recipe, gradient.narrow), threads(columns));
     // A thread block walks over rows with what it has prepared, so there are no more than run at once.
     let at_once = (THREADS_AT_ONCE / threads).min(BLOCKS_AT_ONCE);
     let at_once = cuda.device.properties.multiprocessors as usize * at_once;
@@ -90,7 +115,7 @@ pub(crate) fn weight(
         let all_rows = if first + rows == of.rows { of.rows } else { 0 };
         let states = args![weight, rest, moments, seconds, row_roots, profile];
         let sums = args![sums, step_sums, averages, rows.div_ceil(second::GROUP), all_rows];
-        let rest = args![g, first, rows, columns, moment, full, scales, key0, key1, counts];
+        let rest = args![g, gradient.narrow, first, rows, columns, moment, full, scales, key0, key1, counts];
         cuda.launch(kernel, grid, &[states, sums, rest, &numbers(step)].concat())
     })
 }
@@ -105,17 +130,15 @@ fn follow_rows(
     seconds: DevicePtr,
     step: &Step,
 ) -> Result<[DevicePtr; 3]> {
-    let (rows, columns, g) = (gradient.rows, gradient.columns, cuda.rows(OP, gradient)?);
+    let (rows, columns, g) = (gradient.rows, gradient.columns, cuda.pointer(OP, gradient.buffer)?);
     let places = Places::of(rows, columns);
     let start = cuda.scratch(OP, places.end)?;
     let [roots, profile, sums] = [places.rows, places.profile, places.sums].map(|place| start.add(place));
     let pointers = args![g, seconds.add(4 * first), roots, sums, seconds.add(4 * of.rows), profile];
     let sizes = args![rows, columns, update::padded(columns)];
     let numbers = args![step.average.keep, step.average.fresh, step.adamw.per_root];
-    let parts = second::GROUP * BLOCK / SUMMING + columns.div_ceil(SUMMING);
-    // A thread block more, for the profile.
-    let blocks = rows.div_ceil(second::GROUP) * parts + 1;
-    cuda.launch("second_sums", Grid::line(blocks, SUMMING as u32), &[pointers, sizes, numbers].concat())?;
+    let summing = Summing::of(gradient);
+    cuda.launch(summing.kernel, summing.grid(rows, columns), &[pointers, sizes, numbers].concat())?;
     Ok([roots, profile, sums])
 }
 
@@ -131,20 +154,23 @@ pub(crate) fn vector(cuda: &mut Cuda, of: Vector, gradient: Rows, kept: &Kept, s
 }
 
 /// The kernel for a kind of weight: that of the usual states, where there is one, or that of any.
-fn kernel(of: &Weight, recipe: &Recipe) -> &'static str {
+fn kernel(of: &Weight, recipe: &Recipe, narrow: bool) -> &'static str {
     let usual = recipe.moment == Moment::Four && !recipe.full_second && of.columns.is_multiple_of(64);
     match (of.format, recipe.master) {
         (WeightFormat::Nvfp4, Some(Master::Bf16)) => "update_nvfp4_bf16_any",
         (WeightFormat::Nvfp4, Some(Master::Float)) => "update_nvfp4_float_any",
         (WeightFormat::Int8, Some(Master::Bf16)) => "update_int8_bf16_any",
         (WeightFormat::Int8, Some(Master::Float)) => "update_int8_float_any",
-        (WeightFormat::Nvfp4, None) => match (recipe.weight, usual) {
-            (nvfp4::Remainder::Byte, true) => "update_nvfp4_byte",
-            (nvfp4::Remainder::Byte, false) => "update_nvfp4_byte_any",
-            (nvfp4::Remainder::Nibble, true) => "update_nvfp4_nibble",
-            (nvfp4::Remainder::Nibble, false) => "update_nvfp4_nibble_any",
+        (WeightFormat::Nvfp4, None) => match (recipe.weight, usual, narrow) {
+            (nvfp4::Remainder::Byte, true, false) => "update_nvfp4_byte",
+            (nvfp4::Remainder::Byte, true, true) => "update_nvfp4_byte_narrow",
+            (nvfp4::Remainder::Byte, false, _) => "update_nvfp4_byte_any",
+            (nvfp4::Remainder::Nibble, true, false) => "update_nvfp4_nibble",
+            (nvfp4::Remainder::Nibble, true, true) => "update_nvfp4_nibble_narrow",
+            (nvfp4::Remainder::Nibble, false, _) => "update_nvfp4_nibble_any",
         },
-        (WeightFormat::Int8, None) => match (recipe.table, usual) {
+        // Tables have kernels of their own for what is usual, which is a gradient in f32.
+        (WeightFormat::Int8, None) => match (recipe.table, usual && !narrow) {
             (int8::Remainder::Byte, _) => "update_int8_byte_any",
             (int8::Remainder::Nibble, true) => "update_int8_nibble",
             (int8::Remainder::Nibble, false) => "update_int8_nibble_any",

@@ -127,6 +127,10 @@ impl Backend for Box<dyn Backend> {
         (**self).heads(queries, keys, eps, turns, keep)
     }
 
+    fn narrow_gradients(&self, tokens: usize) -> bool {
+        (**self).narrow_gradients(tokens)
+    }
+
     fn narrow_heads(&self, tokens: usize, head_dim: usize) -> bool {
         (**self).narrow_heads(tokens, head_dim)
     }

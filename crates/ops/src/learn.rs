@@ -7,6 +7,7 @@ use std::ops::Range;
 use halfbyte_formats::state::{Average, adamw, second};
 
 use crate::error::{Result, check};
+use crate::tensor::UNIT;
 use crate::testing::{Bench, numbers};
 use crate::update::{Kept, Recipe, Step};
 use crate::{Backend, Buffer, Rows, Weight, WeightFormat};
@@ -42,9 +43,14 @@ impl Factors<'_> {
     /// The rows whose gradients exist together: whole groups, counted from the first, that have room. So the
     /// squares of columns are added in the same order, however many parts there are.
     pub fn parts(&self, room: Buffer) -> Result<impl Iterator<Item = Range<usize>>> {
+        self.parts_of(room, 4)
+    }
+
+    /// The same for values of so many bytes.
+    fn parts_of(&self, room: Buffer, bytes: usize) -> Result<impl Iterator<Item = Range<usize>>> {
         let rows = self.dy.columns;
         let columns = self.x.columns.max(1);
-        let most = room.bytes.min(self::room(&[rows, columns])) / (4 * columns);
+        let most = room.bytes.min(self::room(&[rows, columns])) / (bytes * columns);
         let step = if most >= 2 * second::GROUP { 2 * second::GROUP } else { second::GROUP };
         let together = if most >= rows { rows } else { most / step * step };
         check(together > 0 || rows == 0, "learn", || {
@@ -67,6 +73,17 @@ impl Factors<'_> {
         }
         Ok(gradient)
     }
+
+    /// Whether a weight may learn from narrow rows of it: one product of narrow rows gives them, and nobody adds to them.
+    /// Tables are few, and some of their rows learn from few tokens.
+    fn narrow(&self, backend: &(impl Backend + ?Sized), of: &Weight) -> bool {
+        of.format == WeightFormat::Nvfp4
+            && self.dy.narrow
+            && self.x.narrow
+            && self.embedded.is_none()
+            && self.x.columns.is_multiple_of(UNIT)
+            && backend.narrow_gradients(self.dy.rows)
+    }
 }
 
 /// Makes the gradient part by part and lets the weight learn from each; gives the number of parts.
@@ -79,8 +96,15 @@ pub fn in_parts(
     room: Buffer,
 ) -> Result<usize> {
     let mut count = 0;
-    for rows in from.parts(room)? {
-        let gradient = from.gradient(backend, rows.clone(), room)?;
+    let narrow = from.narrow(backend, of);
+    for rows in from.parts_of(room, if narrow { 2 } else { 4 })? {
+        let gradient = if narrow {
+            let gradient = Rows::new(room, rows.len(), from.x.columns).narrow();
+            backend.linear_weight_gradient(from.dy, from.x, false, rows.start, gradient)?;
+            gradient
+        } else {
+            from.gradient(backend, rows.clone(), room)?
+        };
         backend.update(of, from.first + rows.start, gradient, kept, step)?;
         count += 1;
     }
@@ -155,7 +179,7 @@ fn check_case<B: Backend>(
         let x = side(&mut bench, (tokens, columns), number as u32, exact);
         let mut first = 0;
         for count in rows {
-            let dy = side(&mut bench, (tokens, count), number as u32 + 9, exact);
+            let dy = side(&mut bench, (tokens, count), number as u32 / 2 + 9, exact);
             let embedded = (format == WeightFormat::Int8).then_some((&words[..], de));
             let from = Factors { first, dy, x, exact, embedded };
             in_parts(&mut bench.backend, &whole.of, &from, &whole.kept, &now, large).unwrap();

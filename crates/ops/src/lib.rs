@@ -176,7 +176,7 @@ pub trait Backend {
     /// dx[t, k] = sum_n dy[t, n] * weight[n, k], or added to dx. Dy may be narrow.
     fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()>;
     /// dw[n, k] = sum_t dy[t, first + n] * x[t, k] for dw's rows n; not rounded if `exact` (f32 weights),
-    /// else both may be narrow. First is a multiple of 64.
+    /// else both may be narrow, and dw where [`Backend::narrow_gradients`] says so. First is a multiple of 64.
     fn linear_weight_gradient(
         &mut self,
         dy: Rows,
@@ -185,6 +185,10 @@ pub trait Backend {
         first: usize,
         dw: Rows,
     ) -> Result<()>;
+    /// Whether a weight's gradient that is made of narrow rows of so many tokens, and learnt from at once, may be narrow.
+    fn narrow_gradients(&self, _tokens: usize) -> bool {
+        false
+    }
     /// Whose products the gradients from here on are of: a device that was asked for few bits makes them so, and rounds
     /// as this decides. Without it they are as exact as they always are.
     fn round_gradients(&mut self, _luck: Option<Luck>) {}
@@ -334,7 +338,8 @@ pub trait Backend {
     fn accumulated(&mut self, from: &accumulate::Stored, first: usize, factor: f32, out: Rows) -> Result<()>;
     /// Sum of the squares of a stored gradient.
     fn accumulated_squares(&mut self, of: &accumulate::Stored) -> Result<f64>;
-    /// A weight learns from rows `first..` of its gradient. Rows come in order. See `update`.
+    /// A weight learns from rows `first..` of its gradient, which may be narrow where [`Backend::narrow_gradients`] says
+    /// so. Rows come in order. See `update`.
     fn update(
         &mut self,
         of: &Weight,

@@ -106,7 +106,8 @@ pub fn check_weight_gradient(dy: Rows, x: Rows, exact: bool, first: usize, dw: R
         && !(exact && (dy.narrow || x.narrow))
         && first.is_multiple_of(UNIT)
         && first + dw.rows <= dy.columns
-        && dw.columns == x.columns;
+        && dw.columns == x.columns
+        && (!dw.narrow || dy.narrow && x.narrow && x.columns.is_multiple_of(UNIT));
     check(fits, "linear_weight_gradient", || {
         format!(
             "{}dy {}x{}, x {}x{}, dw of rows {first}.. {}x{}",
@@ -287,6 +288,11 @@ fn check_gradients<B: Backend>(
         bench.assert_products(dw, &want_weight, SUMMED, &what);
         bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, first, part).unwrap();
         bench.assert_products(part, some, SUMMED, &what);
+        if inputs.is_multiple_of(UNIT) && bench.backend.narrow_gradients(tokens) {
+            let part = part.narrow();
+            bench.backend.linear_weight_gradient(narrow_dy, narrow_x, exact, first, part).unwrap();
+            bench.assert_products(part, some, SUMMED, &what);
+        }
     }
     let mut db = numbers(9, outputs);
     let handle = bench.vector(&db);

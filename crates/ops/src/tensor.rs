@@ -25,7 +25,7 @@ pub struct Buffer {
 
 /// `[rows, columns]`: f32, contiguous; or narrow, which is what a product makes of its input:
 /// rounded to bf16, in the device's own layout. Ops that compute a product's input may write it
-/// so; only products take it.
+/// so; only products take it, and a weight may learn from a gradient that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     /// Where.

@@ -340,6 +340,7 @@ pub fn vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &Ste
 pub fn check_shapes(of: &Weight, first: usize, gradient: Rows, kept: &Kept, recipe: &Recipe) -> Result<()> {
     let (rows, columns) = (of.rows, of.columns);
     let fits = gradient.columns == columns
+        && (!gradient.narrow || columns.is_multiple_of(crate::tensor::UNIT))
         && first.is_multiple_of(crate::tensor::PANEL)
         && first + gradient.rows <= rows
         && of.format != WeightFormat::Bf16
@@ -373,6 +374,11 @@ pub fn check_vector(of: Vector, gradient: Rows, kept: &Kept) -> Result<()> {
 /// for a gradient of zeros before anything was learnt.
 pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     contract::check(make);
+}
+
+/// What every backend must give that makes narrow gradients: the bytes that the same values give in f32.
+pub fn narrow_contract<B: Backend>(make: impl Fn(usize) -> B) {
+    contract::check_narrow(make);
 }
 
 mod contract;

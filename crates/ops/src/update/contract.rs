@@ -7,7 +7,7 @@ use halfbyte_formats::{int8_block, nvfp4};
 
 use super::*;
 use crate::WeightRows;
-use crate::testing::{Bench, assert_same_bits, numbers};
+use crate::testing::{Bench, assert_same_bits, numbers, rounded_rows};
 
 /// A weight on the host.
 #[derive(Clone, PartialEq)]
@@ -27,24 +27,37 @@ struct Host {
     each: Vec<f32>,
 }
 
-pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
-    use WeightFormat::{F32, Int8, Nvfp4};
+/// With eight bits, with floats, and with master weights.
+fn other_recipes() -> [Recipe; 4] {
     let eight = Recipe { moment: Moment::Eight, ..Recipe::DEFAULT };
     let float = Recipe { moment: Moment::Float, table: int8::Remainder::Byte, ..Recipe::DEFAULT };
-    let masters = [(Master::Bf16, Scales::Nearest), (Master::Float, Scales::FourOverSix)];
-    let wide = masters.map(|(master, scales)| Recipe { master: Some(master), scales, ..float });
-    for recipe in [Recipe::DEFAULT, Recipe::LEAN, eight, float].into_iter().chain(wide) {
+    let wide = |master, scales| Recipe { master: Some(master), scales, ..float };
+    [eight, float, wide(Master::Bf16, Scales::Nearest), wide(Master::Float, Scales::FourOverSix)]
+}
+
+pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
+    use WeightFormat::{F32, Int8, Nvfp4};
+    for recipe in [Recipe::DEFAULT, Recipe::LEAN].into_iter().chain(other_recipes()) {
         for format in [Nvfp4, Int8, F32] {
             for shape in [(40, 96), (17, 200), (100, 192), (17, 4500)] {
-                check_case(&make, recipe, format, shape);
-                check_case(&make, Recipe { full_second: true, ..recipe }, format, shape);
+                check_case(&make, recipe, format, shape, false);
+                check_case(&make, Recipe { full_second: true, ..recipe }, format, shape, false);
             }
         }
     }
     // More rows than a device takes at once, and rows longer than it takes at once.
-    check_case(&make, Recipe::DEFAULT, Nvfp4, (2100, 64));
-    check_case(&make, Recipe::DEFAULT, Nvfp4, (17, 4480));
+    check_case(&make, Recipe::DEFAULT, Nvfp4, (2100, 64), false);
+    check_case(&make, Recipe::DEFAULT, Nvfp4, (17, 4480), false);
     check_vector_case(&make);
+}
+
+pub(super) fn check_narrow<B: Backend>(make: impl Fn(usize) -> B) {
+    let full = Recipe { full_second: true, ..Recipe::LEAN };
+    for recipe in [Recipe::DEFAULT, Recipe::LEAN, full].into_iter().chain(other_recipes()) {
+        for shape in [(100, 192), (17, 4480)] {
+            check_case(&make, recipe, WeightFormat::Nvfp4, shape, true);
+        }
+    }
 }
 
 /// Steps of a case: what the gradient is multiplied by, and the learning rate. Large rates make scales change,
@@ -66,6 +79,7 @@ fn check_case<B: Backend>(
     recipe: Recipe,
     format: WeightFormat,
     (rows, columns): (usize, usize),
+    narrow: bool,
 ) {
     let mut bench = Bench::new(make);
     let mut host = import(recipe, format, (rows, columns));
@@ -77,9 +91,10 @@ fn check_case<B: Backend>(
         second: bench.buffer(recipe.second_bytes(rows, columns)),
     };
     bench.backend.write_bytes(kept.remainder, &host.remainder).unwrap();
-    let what = format!("{} {rows}x{columns}, {recipe:?}", format.name());
+    let what = format!("{} {rows}x{columns}, narrow gradient: {narrow}, {recipe:?}", format.name());
     for number in 1..=STEPS.len() as u64 {
         let g = gradient(number, (rows, columns));
+        let g = if narrow { rounded_rows(&g) } else { g };
         let mut now = step(recipe, number);
         let wanted = if number == 1 {
             // Nothing was learnt yet: a gradient of zeros, without decay, changes nothing.
@@ -92,6 +107,7 @@ fn check_case<B: Backend>(
             on_host(&mut host, format, &g, columns, &now)
         };
         let gradient = bench.rows(rows, columns, &g);
+        let gradient = if narrow { bench.narrow(gradient) } else { gradient };
         for part in parts(rows) {
             let gradient = gradient.slice(part.start, part.len());
             bench.backend.update(&of, part.start, gradient, &kept, &now).unwrap();

@@ -125,7 +125,8 @@ struct Place {
 // One call: rows `first..` of a weight from rows 0.. of a gradient.
 struct Task {
     u8 *weight, *rest, *moments;
-    const float* gradient;
+    const u8* gradient;
+    bool narrow;
     u32 first, rows, columns, moment;
     int scales_by;
     Draws draws;
@@ -206,7 +207,7 @@ typedef float Ratios[2][BLOCK * APART];
 template <class W> struct Row {
     Place at;
     u8* moments;
-    const float* gradient;
+    Gradient gradient;
 
     DEVICE Row(const Task& task, u32 blocks, u32 index, float global) {
         u32 row = task.first + index;
@@ -214,7 +215,7 @@ template <class W> struct Row {
         at = {(u8*)codes_of(panel, W::FORMAT, task.columns, row), (u8*)scales_of(panel, W::FORMAT, task.columns, row),
               task.rest + (u64)row * blocks * W::REST_BYTES, global, task.scales_by};
         moments = task.moments + (u64)row * blocks * moment_bytes(task.moment);
-        gradient = task.gradient + (u64)index * task.columns;
+        gradient = {task.gradient + (u64)index * task.columns * (task.narrow ? 2 : 4), task.narrow};
     }
 };
 
@@ -234,7 +235,7 @@ DEVICE void move_rows(const Task& task, const SecondMoments& second, const Step&
         if (block < blocks) {
             // All loads come first: none waits for what is computed.
             float g[BLOCK], roots[BLOCK];
-            load_values<WHOLE>(row.gradient, task.columns, block, g);
+            row.gradient.template load_block<WHOLE>(task.columns, block, g);
             Moments<WHOLE ? 4 : 1> moments;
             moments.load_from(task.moment, row.moments, blocks, block);
             W weight;
@@ -246,7 +247,7 @@ DEVICE void move_rows(const Task& task, const SecondMoments& second, const Step&
             if (!(task.moment == MOMENT_FOUR && tame && moments.move_tame(step, g, roots, Other{pairs}, push))) {
                 // Read again, so that nobody keeps it until here.
                 float again[BLOCK];
-                load_values_again(row.gradient, task.columns, block, again);
+                row.gradient.load_again(task.columns, block, again);
                 push = moments.move(task.moment, step, again, roots, Other{pairs});
             }
             float* places = ratios[turn] + threadIdx.x;
@@ -263,9 +264,11 @@ DEVICE u64 add_squares(const Task& task, const SecondMoments& second, const Step
     u32 blocks = second.width / BLOCK, movers = blockDim.x - 32, turn = 0, before = 0;
     bool ended = false;
     Squares squares = {};
-    // It has nothing to add yet: the columns' averages, which nobody reads now, follow.
+    // It has nothing to add yet: the columns' averages, which nobody reads now, follow. The last thread blocks, which may
+    // have a row less to move, come first.
+    u32 from_last = gridDim.x - 1 - blockIdx.x;
     if (!second.full)
-        for (u32 column = blockIdx.x * 32 + threadIdx.x % 32; column < task.columns; column += gridDim.x * 32)
+        for (u32 column = from_last * 32 + threadIdx.x % 32; column < task.columns; column += gridDim.x * 32)
             follow_column(second.columns, second.average, task.columns, column);
     for (u32 index = blockIdx.x; index < task.rows; index += gridDim.x)
         for (u32 start = 0; start < blocks; start += movers, turn ^= 1) {
@@ -303,20 +306,22 @@ struct NoTables {
 };
 
 // One kernel for each kind of weight.
-#define LEARN(name, MOMENT, FULL, WHOLE, ...)                                                                    \
+#define LEARN(name, MOMENT, FULL, NARROW, WHOLE, ...)                                                            \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS + 32, 4)                                           \
         name(u8* weight, u8* rest, u8* moments, float* second, const float* row_roots, const float* profile,     \
              const float* sums, float* step_sums, float* column_averages, u32 groups, u32 all_rows,              \
-             const float* gradient, u32 first, u32 rows, u32 columns, u32 moment, u32 full, int scales_by,       \
-             u32 key0, u32 key1, u64* counts, NUMBERS) {                                                         \
-        Task task = {weight,  rest,   moments,   gradient,        first, rows,                                   \
-                     columns, MOMENT, scales_by, {{key0, key1}}, counts};                                        \
+             const u8* gradient, u32 narrow, u32 first, u32 rows, u32 columns, u32 moment, u32 full,             \
+             int scales_by, u32 key0, u32 key1, u64* counts, NUMBERS) {                                          \
+        Task task = {weight, rest,    moments, gradient,  (NARROW) != 0,  first,                                 \
+                     rows,   columns, MOMENT,  scales_by, {{key0, key1}}, counts};                               \
         ColumnSums of_columns = {sums, step_sums, column_averages, groups, first == 0, all_rows};                \
         SecondMoments seconds = {second, row_roots, profile, FULL, (columns + BLOCK - 1) / BLOCK * BLOCK,        \
                                  SECOND_AVERAGE, per_root, own, of_columns};                                     \
         learn<__VA_ARGS__, WHOLE>(task, seconds, Step STEP);                                                     \
     }
 
-// Moments of four bits, factored second moments, columns that are a multiple of 64; and all others.
-#define USUAL(name, ...) LEARN(name, MOMENT_FOUR, 0, true, __VA_ARGS__)
-#define ANY(name, ...) LEARN(name, moment, full, false, __VA_ARGS__)
+// Moments of four bits, factored second moments, columns that are a multiple of 64; the same with a narrow gradient; and
+// all others.
+#define USUAL(name, ...) LEARN(name, MOMENT_FOUR, 0, 0, true, __VA_ARGS__)
+#define USUAL_NARROW(name, ...) LEARN(name, MOMENT_FOUR, 0, 1, true, __VA_ARGS__)
+#define ANY(name, ...) LEARN(name, moment, full, narrow, false, __VA_ARGS__)

@@ -7,6 +7,9 @@ namespace state {
 
 // So many words in one load or store.
 template <int WORDS> struct Wide {};
+template <> struct Wide<1> {
+    typedef u32 Type;
+};
 template <> struct Wide<2> {
     typedef uint2 Type;
 };
@@ -64,5 +67,37 @@ template <bool WHOLE = false> DEVICE void load_values(const float* row, u32 colu
 DEVICE void load_values_again(const volatile float* row, u32 columns, u32 index, float (&x)[BLOCK]) {
     UNROLL for (int i = 0; i < BLOCK; i++) x[i] = index * BLOCK + i < columns ? row[index * BLOCK + i] : 0.0f;
 }
+
+// The two numbers that a word of a narrow row is.
+DEVICE float lower(u32 word) {
+    return __uint_as_float(word << 16);
+}
+
+DEVICE float upper(u32 word) {
+    return __uint_as_float(word & 0xFFFF0000);
+}
+
+// A row of a gradient: f32, or narrow, which is whole then.
+struct Gradient {
+    const u8* row;
+    bool narrow;
+
+    template <bool WHOLE> DEVICE void load_block(u32 columns, u32 index, float (&x)[BLOCK]) const {
+        if (!narrow) return load_values<WHOLE>((const float*)row, columns, index, x);
+        u32 words[BLOCK / 2];
+        UNROLL for (int half = 0; half < 2; half++) {
+            uint4 four = ((const uint4*)row)[2 * index + half];
+            words[4 * half] = four.x, words[4 * half + 1] = four.y;
+            words[4 * half + 2] = four.z, words[4 * half + 3] = four.w;
+        }
+        UNROLL for (int i = 0; i < BLOCK; i++) x[i] = i % 2 ? upper(words[i / 2]) : lower(words[i / 2]);
+    }
+
+    DEVICE void load_again(u32 columns, u32 index, float (&x)[BLOCK]) const {
+        if (!narrow) return load_values_again((const float*)row, columns, index, x);
+        const volatile u16* from = (const u16*)row + index * BLOCK;
+        UNROLL for (int i = 0; i < BLOCK; i++) x[i] = lower(from[i]);
+    }
+};
 
 } // namespace state

@@ -15,12 +15,32 @@ template <int BITS> struct Nvfp4 {
 
     // ---- spellings: a remainder, and above it a code ----
 
-    DEVICE u32 spelling(int i) const {
-        u32 word = codes[i / 8], code = (i % 2 ? word >> 4 : word) & 0x0F0F0F0F;
-        // The upper bytes repeat the sign of the code's byte, which is none.
-        if (BITS == 8) return permuted(rest[i / 4], code, i % 4 | (i % 8 / 2 * 0x1110 + 0xCC40));
-        u32 low = (i % 2 ? rest[i / 8] >> 4 : rest[i / 8]) & 0x0F0F0F0F;
-        return (code << 4 | low) >> (8 * (i % 8 / 2)) & 255;
+    DEVICE u32 spelling(int i) const { return BITS == 8 ? with_code(rest[i / 4], i) : spelling_of_nibbles(i); }
+
+    // Where `Tables::units` has a spelling's: remainders that are alike, as all are when a run begins, would lie in one
+    // bank of shared memory and be read one after the other.
+    DEVICE u32 place(int i) const {
+        return BITS == 8 ? with_code(rest[i / 4] ^ four_codes(i) << 1, i) : place_of(spelling_of_nibbles(i));
+    }
+
+    static DEVICE u32 place_of(u32 spelling) { return spelling ^ (spelling >> BITS << 1 & LOW); }
+
+    // Where `Tables::spelled` has a number of units: codes are multiples of half of one.
+    static DEVICE u32 place_of_units(int k) { return k + (k >> (BITS - 2)) * 2; }
+
+    // Codes of element i and its neighbours, a byte each.
+    DEVICE u32 four_codes(int i) const {
+        u32 word = codes[i / 8];
+        return __byte_perm(word & 0x0F0F0F0F, word >> 4 & 0x0F0F0F0F, i % 8 < 4 ? 0x5140 : 0x7362);
+    }
+
+    // Byte i of four, and above it the code. The upper bytes repeat the sign of the code's byte, which is none.
+    DEVICE u32 with_code(u32 four, int i) const { return permuted(four, four_codes(i), i % 4 * 0x1111 + 0xCC40); }
+
+    DEVICE u32 spelling_of_nibbles(int i) const {
+        u32 word = codes[i / 8], low = rest[i / 8];
+        if (i % 2) word >>= 4, low >>= 4;
+        return ((word & 0x0F0F0F0F) << 4 | (low & 0x0F0F0F0F)) >> (8 * (i % 8 / 2)) & 255;
     }
 
     static DEVICE int units_of(u32 spelling) {
@@ -52,12 +72,12 @@ template <int BITS> struct Nvfp4 {
     // Both ways, for every block of a thread block; LIMIT counts as zero units.
     struct Tables {
         u16 units[16 << BITS];
-        u16 spelled[2 * LIMIT + 1];
+        u16 spelled[2 * LIMIT + 1 + 2 * (2 * LIMIT >> (BITS - 2))];
 
         DEVICE void fill() {
-            for (u32 at = threadIdx.x; at < 16 << BITS; at += blockDim.x) units[at] = (u16)(units_of(at) + LIMIT);
+            for (u32 at = threadIdx.x; at < 16 << BITS; at += blockDim.x) units[place_of(at)] = (u16)(units_of(at) + LIMIT);
             for (u32 at = threadIdx.x; at < 2 * LIMIT + 1; at += blockDim.x)
-                spelled[at] = (u16)Nvfp4::spelled((int)at - LIMIT);
+                spelled[place_of_units(at)] = (u16)Nvfp4::spelled((int)at - LIMIT);
             __syncthreads();
         }
     };
@@ -139,7 +159,7 @@ template <int BITS> struct Nvfp4 {
     template <class Luck>
     DEVICE Moved update_near(const Tables& tables, float global, const Push& push, const Luck& luck, Tally& tally) {
         int k[BLOCK], now[BLOCK];
-        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = tables.units[spelling(i)];
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = tables.units[place(i)];
         Near<16, LIMIT> near;
         near.move(k, push, push.size / (e4m3(scale) / (float)ONE * global), luck, now);
         if (near.wild()) return NOT_NEAR;
@@ -153,7 +173,7 @@ template <int BITS> struct Nvfp4 {
     DEVICE void update_far(const Tables& tables, float global, const Push& push, const Luck& luck, Moved why,
                            Tally& tally) {
         int k[BLOCK], positions[BLOCK], now[BLOCK];
-        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = tables.units[spelling(i)] - LIMIT;
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = tables.units[place(i)] - LIMIT;
         bool stay = false;
         if (why == NOT_NEAR) {
             push.positions<16>(k, e4m3(scale) / (float)ONE * global, positions);
@@ -172,7 +192,7 @@ template <int BITS> struct Nvfp4 {
     DEVICE void spell(const Tables& tables, bool kept, const int (&k)[BLOCK], const int (&now)[BLOCK], Tally& tally) {
         u32 spellings[BLOCK], old[2] = {codes[0], codes[1]};
         UNROLL for (int i = 0; i < BLOCK; i++)
-            spellings[i] = kept && now[i] == k[i] ? spelling(i) : tables.spelled[now[i]];
+            spellings[i] = kept && now[i] == k[i] ? spelling(i) : tables.spelled[place_of_units(now[i])];
         pack(spellings);
         tally.changed += nibbles_changed(old, codes);
     }
