@@ -44,10 +44,9 @@ pub(crate) fn run(root: &Path, filter: &[&str]) -> Result<String, String> {
     let products = compile(&folder, &folder.join("emulator/cublaslt.cpp"), &out)?;
     let library = out.join("libcublasLt.so.13");
     done(Command::new(compiler()).args(["-shared", "-o"]).arg(library).arg(products))?;
-    // Attention again as chips take it that have no products of warpgroups.
-    let attention = if filter.is_empty() { &["attend"] } else { filter };
-    for (capability, backwards, filter) in [("9", false, filter), ("9", true, filter), ("8", true, attention)]
-    {
+    // Attention and gated products again as chips take them that have no products of warpgroups.
+    let others = if filter.is_empty() { &["attend", "gated_by"] } else { filter };
+    for (capability, backwards, filter) in [("9", false, filter), ("9", true, filter), ("8", true, others)] {
         let mut tests = Command::new(env!("CARGO"));
         tests.args(["test", "--release", "-q", "-p", "halfbyte-cuda", "--lib", "--"]).args(filter);
         tests.current_dir(root).env("LD_LIBRARY_PATH", &out).env("HALFBYTE_EMULATE_CAPABILITY", capability);

@@ -187,7 +187,7 @@ static inline unsigned add_pairs(unsigned a, unsigned b) {
 }
 
 static inline float quick_exp2(float x) { return exp2f(x); }
-static inline float __fdividef(float x, float y) { return x / y; }
+static inline float quick_reciprocal(float x) { return 1.0f / x; }
 
 // Which thread has a value of a tile, and where: rows 8 apart and columns 8 apart are other words.
 static inline float of_tile(const unsigned char *slots, int word, int row, int column) {

@@ -92,3 +92,5 @@ template <int COUNT, int EIGHTS> void wait_for_products_but(float (&)[EIGHTS][4]
 template <int COUNT> void wait_for_tiles_but() {}
 template <int EIGHTS> void settle(float (&)[EIGHTS][4]) {}
 static inline void show_to_products() {}
+template <int COUNT> void have_more_registers() {}
+template <int COUNT> void have_fewer_registers() {}

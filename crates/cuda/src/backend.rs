@@ -6,8 +6,8 @@ use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::best::Best;
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, Product,
-    Result, Rows, Sight, Tallies, Vector, Weight, WeightRows,
+    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, OutputGradient,
+    Product, Result, Rows, Sight, Tallies, Vector, Weight, WeightRows,
 };
 
 use crate::{
@@ -97,6 +97,10 @@ impl Backend for Cuda {
 
     fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()> {
         product_gradients::linear_input(self, dy, weight, dx, added)
+    }
+
+    fn linear_input_gradients(&mut self, of: &[OutputGradient], dx: Rows) -> Result<()> {
+        product_gradients::linear_inputs(self, of, dx)
     }
 
     fn linear_weight_gradient(

@@ -4,6 +4,7 @@
 //! round them on their way; or both sides to fewer bits (`few_bits`).
 
 mod forward;
+mod own;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -17,9 +18,10 @@ use halfbyte_ops::{Luck, Result, Rows, Weight, WeightFormat};
 use crate::cublaslt::{self, CublasLt, Operand, Results, Values};
 use crate::few_bits::{self, Across, Compute, Room};
 use crate::launch::{DevicePtr, Grid, args};
-use crate::{Cuda, Device, product_warpgroup, residual};
+use crate::{Cuda, Device, gated as mixed, product_warpgroup, residual};
 
 pub(crate) use forward::{gated, linear};
+pub(crate) use own::{input_gradients, sums};
 
 /// Tokens from which on these are faster than kernels that decode weights on the way.
 pub const MANY: usize = 256;
@@ -338,11 +340,14 @@ pub(crate) fn gated_gradient(
     let (columns, room) = (down.columns, Room { at: rounded, bytes: ROUNDED });
     let (luck, most) = way_back(cuda, OP, dy, down, room)?;
     for (first, count) in pieces(dy.rows, most) {
-        let left = outputs(cuda, OP, luck, (dy.slice(first, count), first), down, room)?;
-        let [gate, up] = [kept.0, kept.1].map(|rows| cuda.pointer(OP, rows.slice(first, count).buffer));
-        let (gate, up) = (gate?, up?);
-        let [to_gate, to_up] = [dgate, dup].map(|rows| cuda.pointer(OP, rows.slice(first, count).buffer));
-        let (to_gate, to_up) = (to_gate?, to_up?);
+        let of = |rows: Rows| rows.slice(first, count);
+        if luck.is_none() && own::fits(cuda) {
+            own::gated_gradient(cuda, of(dy), down, (of(kept.0), of(kept.1)), [of(dgate), of(dup)])?;
+            continue;
+        }
+        let left = outputs(cuda, OP, luck, (of(dy), first), down, room)?;
+        let [gate, up] = mixed::places(cuda, Some((of(kept.0), of(kept.1))))?;
+        let [to_gate, to_up] = mixed::places(cuda, Some((of(dgate), of(dup))))?;
         let (most, limit) = most_results(cuda, down.rows, count, 2);
         for part in parts(OP, columns, most, limit)? {
             let (start, width, stride) = (part.start, part.len(), part.len().next_multiple_of(64));

@@ -1,6 +1,6 @@
 //! Gradients of products: of their input, of their weight, and of a gated pair behind which one stands.
 
-use halfbyte_ops::{Result, Rows, Weight, WeightFormat, gated as ops_gated, linear};
+use halfbyte_ops::{OutputGradient, Result, Rows, Weight, WeightFormat, gated as ops_gated, linear};
 
 use crate::launch::{Arg, Grid, args};
 use crate::{Cuda, library};
@@ -26,6 +26,20 @@ pub(crate) fn linear_input(cuda: &mut Cuda, dy: Rows, weight: &Weight, dx: Rows,
     };
     let results = args![cuda.rows(OP, dx)?, added];
     by_weight(cuda, (OP, kernel), dy, weight, dx.columns, results)
+}
+
+/// Summed at once where our own kernels can, else one after the other.
+pub(crate) fn linear_inputs(cuda: &mut Cuda, all: &[OutputGradient], dx: Rows) -> Result<()> {
+    all.iter().try_for_each(|of| linear::check_input_gradient(of.dy, &of.weight, dx))?;
+    let takes = |of: &OutputGradient| of.dy.narrow && library::takes(cuda, dx.rows, of.weight.format);
+    if all.iter().all(takes) && library::sums(cuda, all.len()) {
+        return library::input_gradients(cuda, all, dx);
+    }
+    for (i, OutputGradient { dy, weight, luck }) in all.iter().enumerate() {
+        cuda.luck = *luck;
+        linear_input(cuda, *dy, weight, dx, i > 0)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn gated(

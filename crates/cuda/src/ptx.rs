@@ -7,8 +7,7 @@ macro_rules! modules {
 }
 
 /// Those of chips of capability 9.0 and no others: they alone have products of warpgroups.
-pub(crate) const OF_SM_90: &[(&str, &str)] =
-    modules!["sm_90a/": "attend_gradient_warpgroup", "attend_warpgroup", "product_warpgroup"];
+pub(crate) const OF_SM_90: &[(&str, &str)] = modules!["sm_90a/": "attend_gradient_warpgroup", "attend_warpgroup", "gated_warpgroup", "product_warpgroup"];
 
 /// Name and text of each.
 pub(crate) const MODULES: &[(&str, &str)] = modules![

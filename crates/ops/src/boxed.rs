@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::best::Best;
 use crate::{
-    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, Product,
-    Result, Rows, Sight, Tallies, Vector, Weight, WeightRows, accumulate, learn, update,
+    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, OutputGradient,
+    Product, Result, Rows, Sight, Tallies, Vector, Weight, WeightRows, accumulate, learn, update,
 };
 
 impl Backend for Box<dyn Backend> {
@@ -87,6 +87,10 @@ impl Backend for Box<dyn Backend> {
 
     fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()> {
         (**self).linear_input_gradient(dy, weight, dx, added)
+    }
+
+    fn linear_input_gradients(&mut self, of: &[OutputGradient], dx: Rows) -> Result<()> {
+        (**self).linear_input_gradients(of, dx)
     }
 
     fn linear_weight_gradient(

@@ -2,7 +2,7 @@
 //! dg = dy u silu'(g), du = dy silu(g), where dy is the gradient of the input of the next product
 
 use crate::error::{Result, check};
-use crate::testing::{Bench, SUMMED, assert_same_bits, numbers, rounded_rows};
+use crate::testing::{Bench, NARROWED, SUMMED, assert_same_bits, numbers, rounded_rows};
 use crate::{Backend, Matrix, Norm, Product, Rows, Weight, WeightFormat, linear, math};
 
 /// The shapes that fit.
@@ -66,11 +66,16 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     use WeightFormat::{Bf16, F32, Int8, Nvfp4};
     for (first, second) in [(Nvfp4, Nvfp4), (F32, F32), (Int8, Int8), (Nvfp4, Bf16), (F32, Nvfp4)] {
         for (tokens, outputs, inputs) in [(1, 96, 64), (3, 33, 160), (16, 40, 128), (70, 112, 200)] {
-            check_case(&make, (first, second), (tokens, outputs, inputs));
+            check_case(&make, (first, second), true, (tokens, outputs, inputs));
+        }
+    }
+    for format in [Nvfp4, Bf16] {
+        for (tokens, outputs, inputs) in [(1, 96, 64), (5, 33, 160), (70, 200, 328), (270, 130, 72)] {
+            check_case(&make, (format, format), false, (tokens, outputs, inputs));
         }
     }
     for format in [Nvfp4, F32, Int8] {
-        for (tokens, outputs, inner) in [(1, 64, 96), (7, 40, 33), (150, 200, 272)] {
+        for (tokens, outputs, inner) in [(1, 64, 96), (7, 40, 33), (150, 200, 272), (270, 72, 290)] {
             check_gradients(&make, format, (tokens, outputs, inner));
         }
     }
@@ -113,6 +118,7 @@ fn check_gradients<B: Backend>(
 fn check_case<B: Backend>(
     make: &impl Fn(usize) -> B,
     formats: (WeightFormat, WeightFormat),
+    biased: bool,
     (tokens, outputs, inputs): (usize, usize, usize),
 ) {
     let mut bench = Bench::new(make);
@@ -120,8 +126,9 @@ fn check_case<B: Backend>(
     let mut side = |format, seed| {
         let (values, bias) = (numbers(seed, outputs * inputs), numbers(seed + 1, outputs));
         let (weight, held, scale) = bench.weight(format, outputs, inputs, &values);
-        let products = linear::forward(&x, &held, inputs, scale, Some(&bias), format);
-        (Matrix { weight, bias: Some(bench.vector(&bias)) }, products)
+        let bias = biased.then_some(bias.as_slice());
+        let products = linear::forward(&x, &held, inputs, scale, bias, format);
+        (Matrix { weight, bias: bias.map(|bias| bench.vector(bias)) }, products)
     };
     let ((gate, g), (up, u)) = (side(formats.0, 2), side(formats.1, 4));
     let want: Vec<f32> = g.iter().zip(&u).map(|(g, u)| forward(*g, *u)).collect();
@@ -137,6 +144,7 @@ fn check_case<B: Backend>(
         let narrow = bench.output(tokens, outputs).narrow();
         bench.backend.gated(x, gate, up, None, narrow).unwrap();
         bench.assert_products(narrow, &rounded_rows(&want), SUMMED, &what);
+        check_next(&mut bench, narrow, &rounded_rows(&want), &what);
         // What is kept is rounded, what is made of it was not.
         let kept = [1, 2].map(|_| bench.output(tokens, outputs).narrow());
         bench.backend.gated(x, gate, up, Some((kept[0], kept[1])), narrow).unwrap();
@@ -144,6 +152,7 @@ fn check_case<B: Backend>(
             bench.assert_products(kept, &rounded_rows(want), SUMMED, &what);
         }
         bench.assert_products(narrow, &rounded_rows(&want), SUMMED, &what);
+        check_next(&mut bench, narrow, &rounded_rows(&want), &what);
         let gain = bench.vector(&numbers(6, inputs));
         let normed = bench.output(tokens, inputs);
         let normed = if formats.0 == WeightFormat::F32 { normed } else { normed.narrow() };
@@ -156,4 +165,14 @@ fn check_case<B: Backend>(
     } else {
         assert!(bench.backend.gated(x, gate, up, None, out).is_err(), "{what}: nowhere to keep products");
     }
+}
+
+/// The product that takes what was mixed: there is nothing behind the last column.
+fn check_next<B: Backend>(bench: &mut Bench<B>, mixed: Rows, values: &[f32], what: &str) {
+    let format = WeightFormat::Bf16;
+    let (weight, held, scale) = bench.weight(format, 16, mixed.columns, &numbers(7, 16 * mixed.columns));
+    let want = linear::forward(values, &held, mixed.columns, scale, None, format);
+    let out = bench.output(mixed.rows, 16);
+    bench.backend.linear(mixed, &[Product::new(Matrix { weight, bias: None }, out)]).unwrap();
+    bench.assert_products(out, &want, NARROWED, &format!("{what}, and the next product"));
 }

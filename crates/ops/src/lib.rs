@@ -35,7 +35,7 @@ use std::time::Duration;
 pub use error::{Error, Result};
 pub use halfbyte_formats::state::Tally;
 pub use heads::{Fresh, Heads, HeadsGradient, Keep};
-pub use linear::Luck;
+pub use linear::{Luck, OutputGradient};
 pub use tallies::Tallies;
 pub use tensor::{Buffer, Cache, CacheFormat, Rows, Vector, Weight, WeightFormat, WeightRows};
 
@@ -175,6 +175,14 @@ pub trait Backend {
     }
     /// dx[t, k] = sum_n dy[t, n] * weight[n, k], or added to dx. Dy may be narrow.
     fn linear_input_gradient(&mut self, dy: Rows, weight: &Weight, dx: Rows, added: bool) -> Result<()>;
+    /// The same summed over several products, each of them rounded as its luck decides ([`Backend::round_gradients`]).
+    fn linear_input_gradients(&mut self, of: &[OutputGradient], dx: Rows) -> Result<()> {
+        for (i, OutputGradient { dy, weight, luck }) in of.iter().enumerate() {
+            self.round_gradients(*luck);
+            self.linear_input_gradient(*dy, weight, dx, i > 0)?;
+        }
+        Ok(())
+    }
     /// dw[n, k] = sum_t dy[t, first + n] * x[t, k] for dw's rows n; not rounded if `exact` (f32 weights),
     /// else both may be narrow, and dw where [`Backend::narrow_gradients`] says so. First is a multiple of 64.
     fn linear_weight_gradient(

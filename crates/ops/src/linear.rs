@@ -28,6 +28,17 @@ impl Luck {
     }
 }
 
+/// The gradient of what came out of a product.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputGradient {
+    /// As products take it.
+    pub dy: Rows,
+    /// What was multiplied by.
+    pub weight: Weight,
+    /// What decides its roundings.
+    pub luck: Option<Luck>,
+}
+
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, products: &[Product]) -> Result<()> {
     for Product { matrix: Matrix { weight, bias }, out, added } in products {
@@ -196,6 +207,33 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             check_gradients(&mut bench, (tokens, outputs, inputs), weight, &held, scale);
         }
         check_one_token(&make, format);
+        check_sums(&make, format);
+    }
+}
+
+/// The gradient of an input that went into several products, whose weights differ in size and in scale.
+fn check_sums<B: Backend>(make: &impl Fn(usize) -> B, format: WeightFormat) {
+    for (tokens, inputs) in [(3, 64), (40, 33), (270, 130)] {
+        let mut bench = Bench::new(make);
+        let mut want: Option<Vec<f32>> = None;
+        let all = [(72, 1.0), (40, 0.05), (130, 3.0)].map(|(outputs, size)| {
+            let (dy, w) =
+                (numbers(outputs, tokens * outputs as usize), numbers(9, outputs as usize * inputs));
+            let w: Vec<f32> = w.iter().map(|w| w * size).collect();
+            let (weight, held, scale) = bench.weight(format, outputs as usize, inputs, &w);
+            let dx = input_gradient(&dy, &held, inputs, scale, format);
+            want =
+                Some(want.take().map_or(dx.clone(), |sum| sum.iter().zip(&dx).map(|(a, b)| a + b).collect()));
+            let dy = bench.rows(tokens, outputs as usize, &dy);
+            let dy = if format == WeightFormat::F32 { dy } else { bench.narrow(dy) };
+            OutputGradient { dy, weight, luck: None }
+        });
+        let dx = bench.output(tokens, inputs);
+        bench.backend.linear_input_gradients(&all, dx).unwrap();
+        let what = format!("sums, {} {tokens}x{inputs}", format.name());
+        bench.assert_products(dx, &want.unwrap_or_default(), SUMMED, &what);
+        let other = bench.output(tokens, inputs + 1);
+        assert!(bench.backend.linear_input_gradients(&all, other).is_err(), "{what}: another shape");
     }
 }
 

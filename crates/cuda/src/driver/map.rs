@@ -8,6 +8,7 @@ use super::sys;
 const BOX: u32 = 64;
 
 /// `CUtensorMap`: a kernel takes it as an argument.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct TensorMap([u64; 16]);
 

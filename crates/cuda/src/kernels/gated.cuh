@@ -12,7 +12,7 @@ __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + exp_of
 
 // Within a few units in the last place, for what is rounded to bf16 before and after.
 __device__ __forceinline__ float quick_sigmoid(float x) {
-    return __fdividef(1.0f, 1.0f + quick_exp2(x * -1.44269504088896340736f));
+    return quick_reciprocal(1.0f + quick_exp2(x * -1.44269504088896340736f));
 }
 
 // `e` is the sigmoid of g.

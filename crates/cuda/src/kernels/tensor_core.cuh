@@ -86,6 +86,13 @@ __device__ __forceinline__ float quick_exp2(float x) {
     return y;
 }
 
+// 1 / x within a unit in the last place; of infinity it is zero.
+__device__ __forceinline__ float quick_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 #endif
 
 // Rows of 64 bf16 in shared memory, 8 chunks of 16 bytes; chunks are exchanged so that the same chunk

@@ -109,6 +109,14 @@ template <int COUNT> __device__ __forceinline__ void wait_for_tiles_but() {
 __device__ __forceinline__ void settle(float (&d)[8][4]) { asm volatile("" : OF_64(d)::"memory"); }
 __device__ __forceinline__ void settle(float (&d)[16][4]) { asm volatile("" : OF_128(d)::"memory"); }
 
+// A warpgroup's registers from here on, of each thread. Who wants more waits for others to give some.
+template <int COUNT> __device__ __forceinline__ void have_more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT> __device__ __forceinline__ void have_fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
 // What this thread wrote into shared memory is there for products, once all threads that wrote have said so.
 __device__ __forceinline__ void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

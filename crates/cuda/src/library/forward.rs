@@ -5,8 +5,8 @@ use std::ops::Range;
 use halfbyte_ops::{Matrix, Product, Result, Rows, Weight};
 
 use super::{
-    DECODED, RESULTS, ROUNDED, decoded, in_sixteens, most_results, multiply, narrow, parts, pieces, places,
-    scale, tokens_at_once,
+    DECODED, RESULTS, ROUNDED, decoded, in_sixteens, most_results, multiply, narrow, own, parts, pieces,
+    places, scale, tokens_at_once,
 };
 use crate::cublaslt::{self, Operand, Results};
 use crate::few_bits::{self, Compute, Room};
@@ -43,7 +43,7 @@ fn left(
 }
 
 /// Rows of a weight as the right side, behind `skipped` ones.
-fn right(
+pub(super) fn right(
     cuda: &mut Cuda,
     op: &'static str,
     way: Compute,
@@ -107,8 +107,8 @@ fn outputs(
     multiply(cuda, op, &product)
 }
 
-/// Products that are kept are made where they are kept, others beside each other in scratch; either way they are
-/// rounded before they are mixed.
+/// Products are mixed by who makes them where our own kernels can. Elsewhere those that are kept are made where they are
+/// kept, others beside each other in scratch; either way they are rounded before they are mixed.
 pub(crate) fn gated(
     cuda: &mut Cuda,
     x: Rows,
@@ -123,8 +123,14 @@ pub(crate) fn gated(
     let way = few_bits::way(cuda, &[&gate.weight, &up.weight]);
     let room = Room { at: places(cuda, OP)?.rounded, bytes: ROUNDED };
     let most = tokens(cuda, OP, way, x, room)?;
+    let plain = way == Compute::Bf16 && gate.bias.is_none() && up.bias.is_none();
     for (first, count) in pieces(x.rows, most) {
         let of = |rows: Rows| rows.slice(first, count);
+        if plain && own::fits(cuda) {
+            let kept = kept.map(|(gate, up)| (of(gate), of(up)));
+            own::gated(cuda, of(x), [&gate.weight, &up.weight], kept, of(out))?;
+            continue;
+        }
         let given = Gated { x: of(x), matrices: [gate, up], biases, way, room };
         match kept {
             Some(kept) => given.kept(cuda, [of(kept.0), of(kept.1)], of(out))?,

@@ -3,7 +3,9 @@
 
 use halfbyte_checkpoint::{LayerTensor, TensorName};
 use halfbyte_ops::learn::Factors;
-use halfbyte_ops::{Backend, HeadsGradient, Matrix, Rows, Vector, Weight, WeightFormat};
+use halfbyte_ops::{
+    Backend, HeadsGradient, Luck, Matrix, OutputGradient, Rows, Vector, Weight, WeightFormat,
+};
 use halfbyte_plan::Value;
 
 use super::{Learner, Training};
@@ -34,6 +36,21 @@ fn as_heads(rows: Rows, heads: Rows) -> Rows {
     if heads.narrow { rows.narrow() } else { rows }
 }
 
+/// What decides the roundings in gradients of products with a tensor.
+fn luck<B: Backend>(index: usize, tensor: LayerTensor, weight: &Weight, of: &dyn Learner<B>) -> Option<Luck> {
+    let rounded = weight.format == WeightFormat::Nvfp4;
+    rounded.then(|| of.luck(TensorName::Layer(index, tensor))).flatten()
+}
+
+fn output_gradient<B: Backend>(
+    index: usize,
+    tensor: LayerTensor,
+    (dy, matrix): (Rows, Matrix),
+    learner: &dyn Learner<B>,
+) -> OutputGradient {
+    OutputGradient { dy, weight: matrix.weight, luck: luck(index, tensor, &matrix.weight, learner) }
+}
+
 impl<B: Backend> Training<B> {
     pub(super) fn layer_back(
         &mut self,
@@ -55,9 +72,7 @@ impl<B: Backend> Training<B> {
 
     /// The gradients from here on are of products with this tensor.
     fn products_of(&mut self, index: usize, tensor: LayerTensor, weight: &Weight, learner: &dyn Learner<B>) {
-        let rounded = weight.format == WeightFormat::Nvfp4;
-        let luck = rounded.then(|| learner.luck(TensorName::Layer(index, tensor))).flatten();
-        self.backend.round_gradients(luck);
+        self.backend.round_gradients(luck(index, tensor, weight, learner));
     }
 
     /// A gradient as a matrix takes it, in `place` if that is not what it is.
@@ -105,10 +120,9 @@ impl<B: Backend> Training<B> {
         let x = block::input(at.activated, &[w.down]);
         let down = Used { weight: Down, bias: DownBias, matrix: w.down, x, dy, dy_wide: d_residual };
         self.hand_out(index, &down, learner)?;
-        for (tensor, dy, matrix) in [(Gate, gate, w.gate), (Up, up, w.up)] {
-            self.products_of(index, tensor, &matrix.weight, learner);
-            self.backend.linear_input_gradient(dy, &matrix.weight, d_normed, tensor != Gate)?;
-        }
+        let both = [(Gate, gate, w.gate), (Up, up, w.up)];
+        let both = both.map(|(tensor, dy, matrix)| output_gradient(index, tensor, (dy, matrix), learner));
+        self.backend.linear_input_gradients(&both, d_normed)?;
         let x = block::input(at.post_normed, &[w.gate, w.up]);
         let gate = Used { weight: Gate, bias: GateBias, matrix: w.gate, x, dy: gate, dy_wide: gate };
         self.hand_out(index, &gate, learner)?;
@@ -143,9 +157,10 @@ impl<B: Backend> Training<B> {
         let mut all = [used(Q, QBias, w.q, q.0), used(K, KBias, w.k, k.0), used(V, VBias, w.v, v.0)];
         for (used, place) in all.iter_mut().zip([q.1, k.1, v.1]) {
             used.dy = self.taken(used.dy_wide, used.matrix, place)?;
-            self.products_of(index, used.weight, &used.matrix.weight, learner);
-            self.backend.linear_input_gradient(used.dy, &used.matrix.weight, d_normed, used.weight != Q)?;
         }
+        let each = all.each_ref();
+        let each = each.map(|used| output_gradient(index, used.weight, (used.dy, used.matrix), learner));
+        self.backend.linear_input_gradients(&each, d_normed)?;
         for used in &all {
             self.hand_out(index, used, learner)?;
         }

@@ -53,6 +53,9 @@ fn on_gpu(device: &Device, unified: bool) -> Vec<(&'static str, String)> {
     };
     let by = if device.decodes_before() { &device.products() } else { "own kernels on bf16 tensor cores" };
     let many = match device.library_problem() {
+        None if device.mixes_products() => {
+            format!("{by}; gate and up, and sums of several products, by own warpgroups")
+        }
         None if device.has_library() => by.to_owned(),
         None => format!("{by}: asked for by --kernels own"),
         Some(problem) => format!("{by}: {problem}"),
