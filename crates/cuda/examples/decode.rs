@@ -120,7 +120,7 @@ impl Values {
     }
 
     fn norm(&self) -> Norm {
-        Norm { x: self.residual, gain: self.gain, eps: EPS, out: self.normed }
+        Norm { x: self.residual, rounded: None, gain: self.gain, eps: EPS, out: self.normed }
     }
 
     fn attend(&self, cuda: &mut Cuda, layer: &Layer, position: usize) -> Result<()> {

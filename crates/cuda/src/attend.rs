@@ -4,14 +4,12 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use halfbyte_ops::tensor::{KEYS, WIDEST_HEAD};
-use halfbyte_ops::{
-    Attention, Buffer, Cache, CacheFormat, Fresh, Heads, Result, Rows, Sight, WeightFormat, attend, heads,
-};
+use halfbyte_ops::{Attention, Buffer, Cache, CacheFormat, Fresh, Heads, Result, Rows, Sight, attend, heads};
 
 use crate::chain::{Kind, Stage};
 use crate::heads::MANY;
 use crate::launch::{DevicePtr, Grid, args};
-use crate::{Cuda, library};
+use crate::{Cuda, Device};
 
 /// Widest head, as stored, of the kernels that are not `plain`.
 const USUAL_HEAD: usize = 128;
@@ -126,11 +124,13 @@ pub(crate) fn forward(cuda: &mut Cuda, q: Rows, cache: &Cache, sight: Sight, out
     }
 }
 
-/// Whether heads of so many tokens may be narrow: where the library makes what goes into them and comes back, and where
-/// tensor cores take them as they lie.
-pub(crate) fn narrow_heads(cuda: &Cuda, tokens: usize, head_dim: usize) -> bool {
-    let heads = matches!(head_dim, 64 | 128) && tokens >= MANY;
-    heads && library::takes(cuda, tokens, WeightFormat::Bf16)
+impl Device {
+    /// Tokens from which on heads may be narrow: where the library makes what goes into them and comes back, and where
+    /// tensor cores take them as they lie.
+    pub fn narrow_heads_from(&self, head_dim: usize) -> Option<usize> {
+        let from = self.library.as_ref()?.from.max(MANY);
+        matches!(head_dim, 64 | 128).then_some(from)
+    }
 }
 
 /// All samples in one launch: as they are where they are narrow, else the scratch is a cache that has room for them, side

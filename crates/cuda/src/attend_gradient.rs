@@ -57,8 +57,8 @@ struct Task {
     dq: DevicePtr,
     dk: DevicePtr,
     dv: DevicePtr,
-    /// Whether dv is to be, on tensor cores.
-    narrow_dv: bool,
+    /// Whether all three are to be, on tensor cores.
+    narrow_results: bool,
     scratch: DevicePtr,
     heads: usize,
     kv_heads: usize,
@@ -92,10 +92,10 @@ pub(crate) fn run(
         inputs: [place(of.q)?, place(of.k)?, place(of.v)?, place(dout)?],
         narrow: of.q.narrow,
         out: (cuda.pointer(OP, out.buffer)?, out.narrow),
-        dq: cuda.rows(OP, dq)?,
-        dk: cuda.rows(OP, dk)?,
+        dq: place(dq)?,
+        dk: place(dk)?,
         dv: place(dv)?,
-        narrow_dv: dv.narrow,
+        narrow_results: dv.narrow,
         scratch: cuda.scratch(OP, rows_scratch(of.q.rows, heads, kv_heads, of.head_dim))?,
         heads,
         kv_heads,
@@ -178,10 +178,12 @@ fn tiled(cuda: &mut Cuda, of: &Attention<'_>, task: &Task, way: &Way) -> Result<
         shared: shared as u32,
     };
     let sizes = args![heads, kv_heads, of.head_dim, of.window.unwrap_or(0), scale(of)];
-    let arguments = [inputs, args![list], sizes, args![task.out.0, task.out.1, task.dq, stats]].concat();
+    let arguments =
+        [inputs, args![list], sizes, args![task.out.0, task.out.1, task.dq, task.narrow_results, stats]]
+            .concat();
     cuda.launch(way.queries, query_grid, &arguments)?;
     let (arguments, count) = (
-        [inputs, args![key_list], sizes, args![task.dk, task.dv, task.narrow_dv, stats]].concat(),
+        [inputs, args![key_list], sizes, args![task.dk, task.dv, task.narrow_results, stats]].concat(),
         key_blocks.len(),
     );
     if !way.shares {

@@ -104,7 +104,8 @@ __device__ __forceinline__ void rescale(Running &at, float (&sums)[1][WIDTH / 8]
 // dq of 128 queries, in one pass over the keys: p (dp - centre) times k. The logarithm of the sum of p, and the mean of
 // dp, stay in `stats`.
 template <int WIDTH>
-__device__ __forceinline__ void queries(const Heads &of, const void *out, u32 narrow, float *dq, float4 *stats) {
+__device__ __forceinline__ void queries(const Heads &of, const void *out, u32 narrow, void *dq, u32 narrow_dq,
+                                        float4 *stats) {
     const u32 SIDE = TILE * WIDTH * 2;
     const u32 *tile = of.tiles + blockIdx.y * 3;
     u32 start = tile[0], first = tile[1], end = tile[2], h = blockIdx.x, kv = h / (of.heads / of.kv_heads);
@@ -171,7 +172,7 @@ __device__ __forceinline__ void queries(const Heads &of, const void *out, u32 na
             stats[(u64)(row + r * 8) * of.heads + h] =
                 make_float4(at.reference[r] + log2f(sum), mean + at.centre[r], 0.0f, 0.0f);
     }
-    write<WIDTH>(sums[0], factor, dq, false, of.heads, h, of.head_dim, own, end);
+    write<WIDTH>(sums[0], factor, dq, narrow_dq, of.heads, h, of.head_dim, own, end);
 }
 
 // ---- keys ----
@@ -190,7 +191,7 @@ __device__ __forceinline__ void fetch_queries(const Heads &of, u8 *to, const flo
 
 // dk and dv of 128 keys: queries that see them come by, one head of theirs after the other.
 template <int WIDTH>
-__device__ __forceinline__ void keys(const Heads &of, float *dk, void *dv, u32 narrow, const float4 *stats) {
+__device__ __forceinline__ void keys(const Heads &of, void *dk, void *dv, u32 narrow, const float4 *stats) {
     const u32 SIDE = TILE * WIDTH * 2, STAGE = 2 * SIDE + TILE * 16;
     const u32 *tile = of.tiles + blockIdx.y * 3;
     u32 first = tile[1], end = tile[2], kv = blockIdx.x, group = of.heads / of.kv_heads;
@@ -241,17 +242,17 @@ __device__ __forceinline__ void keys(const Heads &of, float *dk, void *dv, u32 n
         }
     }
     const float whole[2] = {1.0f, 1.0f};
-    write<WIDTH>(key_sums[0], whole, dk, false, of.kv_heads, kv, of.head_dim, own, end);
+    write<WIDTH>(key_sums[0], whole, dk, narrow, of.kv_heads, kv, of.head_dim, own, end);
     write<WIDTH>(value_sums[0], whole, dv, narrow, of.kv_heads, kv, of.head_dim, own, end);
 }
 
 #define GRADIENTS(width)                                                                                               \
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
-        attend_gradient_queries_##width(HEADS, const void *out, u32 narrow, float *dq, float4 *stats) {                \
-        queries<width>(GIVEN, out, narrow, dq, stats);                                                                 \
+        attend_gradient_queries_##width(HEADS, const void *out, u32 narrow, void *dq, u32 narrow_dq, float4 *stats) {  \
+        queries<width>(GIVEN, out, narrow, dq, narrow_dq, stats);                                                      \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
-        attend_gradient_keys_##width(HEADS, float *dk, void *dv, u32 narrow, const float4 *stats) {                    \
+        attend_gradient_keys_##width(HEADS, void *dk, void *dv, u32 narrow, const float4 *stats) {                     \
         keys<width>(GIVEN, dk, dv, narrow, stats);                                                                     \
     }
 

@@ -71,7 +71,7 @@ __device__ __forceinline__ void turn(Running &at, float (&sums)[16][4], float (&
 // dq of 64 queries in one pass over the keys: p (dp - centre) times k. The logarithm of the sum of p, and the mean of dp,
 // stay in `stats`.
 extern "C" __global__ void __launch_bounds__(128, 2)
-    attend_gradient_queries_warpgroup(HEADS, const void *out, u32 narrow, float *dq, float4 *stats) {
+    attend_gradient_queries_warpgroup(HEADS, const void *out, u32 narrow, void *dq, u32 narrow_dq, float4 *stats) {
     const u32 *tile = tiles + blockIdx.y * 3;
     u32 start = tile[0], first = tile[1], end = tile[2], last = min(first + TILE, end);
     u32 h = blockIdx.x, kv = h / (heads / kv_heads), lane = threadIdx.x % 32;
@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(128, 2)
             stats[(u64)(row + r * 8) * heads + h] =
                 make_float4(at.reference[r] + log2f(sum), mean + at.centre[r], 0.0f, 0.0f);
     }
-    write<WIDTH>(sums, factor, dq, false, heads, h, head_dim, own, end);
+    write<WIDTH>(sums, factor, dq, narrow_dq, heads, h, head_dim, own, end);
 }
 
 // ---- keys ----
@@ -211,7 +211,7 @@ __device__ __forceinline__ bool add_shares(float (&a)[16][4], float (&b)[16][4],
 
 // dk and dv of 128 keys: queries that see them come by, one head of theirs after the other. Blocks may share the heads.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attend_gradient_keys_warpgroup(HEADS, float *dk, void *dv, u32 narrow, const float4 *stats, float4 *parts, u32 *tickets) {
+    attend_gradient_keys_warpgroup(HEADS, void *dk, void *dv, u32 narrow, const float4 *stats, float4 *parts, u32 *tickets) {
     const u32 *tile = tiles + blockIdx.y * 3;
     u32 first = tile[1], end = tile[2], kv = blockIdx.x, group = heads / kv_heads;
     u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), own = first + warp * 16;
@@ -285,6 +285,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     wait_for_copies();
     if (gridDim.z > 1 && !add_shares(key_sums, value_sums, parts, tickets)) return;
     const float scaled[2] = {scale, scale}, whole[2] = {1.0f, 1.0f};
-    write<WIDTH>(key_sums, scaled, dk, false, kv_heads, kv, head_dim, own, end);
+    write<WIDTH>(key_sums, scaled, dk, narrow, kv_heads, kv, head_dim, own, end);
     write<WIDTH>(value_sums, whole, dv, narrow, kv_heads, kv, head_dim, own, end);
 }

@@ -60,7 +60,15 @@ impl Backend for Cuda {
     }
 
     fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()> {
-        rms_norm::forward(self, x, gain, eps, out)
+        rms_norm::forward(self, Norm { x, rounded: None, gain, eps, out })
+    }
+
+    fn rounds_residual(&self) -> bool {
+        true
+    }
+
+    fn norm(&mut self, norm: Norm) -> Result<()> {
+        rms_norm::forward(self, norm)
     }
 
     fn rms_norm_gradient(
@@ -146,7 +154,7 @@ impl Backend for Cuda {
     }
 
     fn narrow_heads(&self, tokens: usize, head_dim: usize) -> bool {
-        attend::narrow_heads(self, tokens, head_dim)
+        self.device.narrow_heads_from(head_dim).is_some_and(|from| tokens >= from)
     }
 
     fn heads_gradient(

@@ -207,7 +207,7 @@ mod tests {
         /// The logits of a token behind `start` others.
         fn token(&self, bench: &mut Bench<Cuda>, start: usize) -> Vec<u32> {
             let cuda = &mut bench.backend;
-            let norm = Norm { x: self.residual, gain: self.gain, eps: 1e-6, out: self.normed };
+            let norm = Norm { x: self.residual, rounded: None, gain: self.gain, eps: 1e-6, out: self.normed };
             cuda.write(self.residual.buffer, &numbers(92 + start as u32, HIDDEN)).unwrap();
             for layer in &self.layers {
                 let added = |matrix| [Product { matrix, out: self.residual, added: Some(self.residual) }];

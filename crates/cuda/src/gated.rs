@@ -59,7 +59,7 @@ pub(crate) fn normed(
     if ours && one_token::gated(cuda, Token::Normed(norm), gate, up, out)? {
         return Ok(());
     }
-    rms_norm::forward(cuda, norm.x, norm.gain, norm.eps, norm.out)?;
+    rms_norm::forward(cuda, norm)?;
     forward(cuda, norm.out, gate, up, kept, out)
 }
 

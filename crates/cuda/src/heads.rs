@@ -33,10 +33,10 @@ pub(crate) fn forward(
     heads::check_shapes(queries, keys, turns, keep)?;
     let count = |of: Heads| of.out.columns / head_dim;
     let gain = |of: Heads| of.norm.map_or(Ok(DevicePtr::NULL), |gain| cuda.vector("heads", gain));
-    // Where there are few, only f32 is written.
-    let place = |of: Heads| match many {
-        true => cuda.pointer("heads", of.out.buffer),
-        false => cuda.rows("heads", of.out),
+    // Where there are few, only f32 is read and written.
+    let place = |rows: Rows| match many {
+        true => cuda.pointer("heads", rows.buffer),
+        false => cuda.rows("heads", rows),
     };
     let (values, cache, format, start, capacity) = match keep {
         Some(Keep { values, start, cache }) => {
@@ -46,13 +46,13 @@ pub(crate) fn forward(
         None => (DevicePtr::NULL, DevicePtr::NULL, 0, 0, 0),
     };
     let arguments = args![
-        cuda.rows("heads", queries.raw)?,
+        place(queries.raw)?,
         gain(queries)?,
-        place(queries)?,
+        place(queries.out)?,
         count(queries),
-        cuda.rows("heads", keys.raw)?,
+        place(keys.raw)?,
         gain(keys)?,
-        place(keys)?,
+        place(keys.out)?,
         count(keys),
         cuda.rows("heads", turns)?,
         turns.rows,
@@ -66,7 +66,9 @@ pub(crate) fn forward(
     let kinds = if keep.is_some() { 2 } else { 1 };
     let all = turns.rows * (count(queries) + kinds * count(keys));
     if many {
-        let arguments = [arguments, args![queries.out.narrow, keys.out.narrow]].concat();
+        let arguments =
+            [arguments, args![queries.raw.narrow, queries.out.narrow, keys.raw.narrow, keys.out.narrow]]
+                .concat();
         cuda.launch(kernel, Grid::each(all * 4, 128), &arguments)?;
     } else {
         cuda.launch(kernel, Grid::each(all * 16, THREADS), arguments)?;

@@ -7,9 +7,13 @@
 const u32 THREADS = 128;
 
 struct Kind {
-    const float *raw, *gain, *dy;
+    const void *raw;
+    u32 raw_narrow;
+    const float *gain;
+    const void *dy;
+    u32 dy_narrow;
     void *dx;
-    u32 narrow, heads;
+    u32 dx_narrow, heads;
 };
 
 // Heads `chunk * block` on of one kind; the gain's share of them goes to row `blockIdx.x` of `parts`.
@@ -30,14 +34,10 @@ __device__ __forceinline__ void turn_back(const Kind &kind, u32 block, u32 chunk
         u32 head = start + threadIdx.x / 4;
         bool there = head < last;
         head = there ? head : first;
-        u64 at = (u64)head * WIDTH + lane * 4;
         const float *turn = turns + (u64)(head / kind.heads) * WIDTH + lane * 4;
         float4 x[EACH], d[EACH];
-#pragma unroll
-        for (u32 i = 0; i < EACH; i++) {
-            d[i] = *(const float4 *)(kind.dy + at + i * 16);
-            x[i] = kind.gain ? *(const float4 *)(kind.raw + at + i * 16) : all_of(0.0f);
-        }
+        get_fours(kind.dy, kind.dy_narrow, head, lane, d);
+        if (kind.gain) get_fours(kind.raw, kind.raw_narrow, head, lane, x);
 #pragma unroll
         for (u32 i = 0; i < EACH / 2; i++) {
             float4 a = d[i], b = d[i + EACH / 2];
@@ -64,7 +64,7 @@ __device__ __forceinline__ void turn_back(const Kind &kind, u32 block, u32 chunk
         }
 #pragma unroll
         for (u32 i = 0; i < EACH; i++)
-            if (there) put_four(kind.dx, kind.narrow, WIDTH, head, lane * 4 + i * 16, d[i]);
+            if (there) put_four(kind.dx, kind.dx_narrow, WIDTH, head, lane * 4 + i * 16, d[i]);
     }
     if (!kind.gain) return;
 #pragma unroll
@@ -84,16 +84,19 @@ __device__ __forceinline__ void turn_back(const Kind &kind, u32 block, u32 chunk
     parts[(u64)blockIdx.x * WIDTH + threadIdx.x] = sum;
 }
 
+#define OF_KIND(x)                                                                                                     \
+    const void *x##_raw, u32 x##_raw_narrow, const float *x##_gain, const void *x##_dy, u32 x##_dy_narrow, void *x##_dx, \
+        u32 x##_dx_narrow, u32 x##_heads
+#define KIND(x) {x##_raw, x##_raw_narrow, x##_gain, x##_dy, x##_dy_narrow, x##_dx, x##_dx_narrow, x##_heads}
+
 // The first `q_blocks` blocks take the queries.
 #define HEADS_GRADIENT(WIDTH)                                                                                          \
     extern "C" __global__ void __launch_bounds__(THREADS, 4)                                                           \
-        heads_gradient_##WIDTH(const float *q, const float *q_gain, const float *dy_q, void *dq, u32 q_narrow,         \
-                               u32 q_heads, const float *k, const float *k_gain, const float *dy_k, void *dk,          \
-                               u32 k_narrow, u32 k_heads, const float *turns, u32 tokens, float eps, u32 q_blocks,     \
+        heads_gradient_##WIDTH(OF_KIND(q), OF_KIND(k), const float *turns, u32 tokens, float eps, u32 q_blocks,        \
                                u32 chunk, float *parts) {                                                              \
         bool keys = blockIdx.x >= q_blocks;                                                                            \
-        Kind kind = {keys ? k : q, keys ? k_gain : q_gain, keys ? dy_k : dy_q,                                         \
-                     keys ? dk : dq, keys ? k_narrow : q_narrow, keys ? k_heads : q_heads};                            \
+        Kind queries = KIND(q), kind = KIND(k);                                                                        \
+        if (!keys) kind = queries;                                                                                     \
         turn_back<WIDTH>(kind, blockIdx.x - (keys ? q_blocks : 0), chunk, turns, tokens, eps, parts);                  \
     }
 

@@ -25,8 +25,8 @@ fn kind(cuda: &Cuda, of: HeadsGradient) -> Result<Kind> {
         Some((gain, dgain)) => (cuda.vector(OP, gain)?, cuda.vector(OP, dgain)?),
         None => (DevicePtr::NULL, DevicePtr::NULL),
     };
-    let (raw, dy) = (cuda.rows(OP, of.raw)?, cuda.rows(OP, of.dy)?);
-    Ok(Kind { raw, gain, dgain, dy, dx: cuda.pointer(OP, of.dx.buffer)? })
+    let [raw, dy, dx] = [of.raw, of.dy, of.dx].map(|rows| cuda.pointer(OP, rows.buffer));
+    Ok(Kind { raw: raw?, gain, dgain, dy: dy?, dx: dx? })
 }
 
 pub(crate) fn run(
@@ -53,27 +53,13 @@ pub(crate) fn run(
     // One chunk more than fits evenly, where each kind has a last one that is not full.
     let chunk = (turns.rows * (heads[0] + heads[1])).div_ceil(CHUNKS).next_multiple_of(AT_ONCE);
     let blocks = heads.map(|heads| (turns.rows * heads).div_ceil(chunk));
-    let arguments = args![
-        q.raw,
-        q.gain,
-        q.dy,
-        q.dx,
-        queries.dx.narrow,
-        heads[0],
-        k.raw,
-        k.gain,
-        k.dy,
-        k.dx,
-        keys.dx.narrow,
-        heads[1],
-        turned,
-        turns.rows,
-        eps,
-        blocks[0],
-        chunk,
-        parts
-    ];
-    cuda.launch(kernel, Grid::line(blocks[0] + blocks[1], 128), arguments)?;
+    let arguments = |of: HeadsGradient, at: &Kind, heads: usize| {
+        let narrow = [of.raw, of.dy, of.dx].map(|rows| rows.narrow);
+        args![at.raw, narrow[0], at.gain, at.dy, narrow[1], at.dx, narrow[2], heads].to_vec()
+    };
+    let sizes = args![turned, turns.rows, eps, blocks[0], chunk, parts].to_vec();
+    let arguments = [arguments(queries, &q, heads[0]), arguments(keys, &k, heads[1]), sizes].concat();
+    cuda.launch(kernel, Grid::line(blocks[0] + blocks[1], 128), &arguments)?;
     if queries.norm.is_some() {
         add_chunks(cuda, parts, q.dgain, width, blocks[0])?;
     }

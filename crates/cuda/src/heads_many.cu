@@ -8,9 +8,10 @@
 const u32 THREADS = 128;
 
 struct Kind {
-    const float *raw, *gain;
+    const void *raw;
+    const float *gain;
     void *out;
-    u32 narrow, heads;
+    u32 raw_narrow, narrow, heads;
 };
 
 // Four channels into one side of the cache, if they are meant to go there; all threads of a warp take part.
@@ -19,7 +20,7 @@ __device__ __forceinline__ void keep(const Cache &c, bool meant, u32 which, u64 
     if (c.format == CACHE_F32) {
         if (meant) *(float4 *)((float *)side + at) = x;
     } else if (c.format == CACHE_BF16) {
-        if (meant) *(uint2 *)((u16 *)side + at) = make_uint2(two_bf16(x.x, x.y), two_bf16(x.z, x.w));
+        if (meant) *(uint2 *)((u16 *)side + at) = four_bf16(x);
     } else {
         float values[4] = {x.x, x.y, x.z, x.w};
         u32 largest = 0, codes = 0;
@@ -45,12 +46,12 @@ __device__ __forceinline__ void turn_heads(const Kind &queries, const Kind &keys
     head = there ? head : 0;
     bool is_value = head >= of_queries + of_keys, is_query = head < of_queries;
     head -= is_value ? of_queries + of_keys : is_query ? 0 : of_queries;
-    const float *raw = is_value ? values : is_query ? queries.raw : keys.raw, *gain = is_query ? queries.gain : keys.gain;
+    const void *raw = is_value ? values : is_query ? queries.raw : keys.raw;
+    const float *gain = is_query ? queries.gain : keys.gain;
     u32 lane = threadIdx.x & 3u, t = head / (is_query ? queries.heads : keys.heads);
-    const float *from = raw + (u64)head * WIDTH + lane * 4, *turn = turns + (u64)t * WIDTH + lane * 4;
+    const float *turn = turns + (u64)t * WIDTH + lane * 4;
     float4 x[EACH], squares = all_of(0.0f);
-#pragma unroll
-    for (u32 i = 0; i < EACH; i++) x[i] = *(const float4 *)(from + i * 16);
+    get_fours(raw, !is_value && (is_query ? queries.raw_narrow : keys.raw_narrow), head, lane, x);
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) squares = multiply_add(x[i], x[i], squares);
     float4 r = all_of(reciprocal(fold_fours(squares), WIDTH, eps));
@@ -80,12 +81,13 @@ __device__ __forceinline__ void turn_heads(const Kind &queries, const Kind &keys
 }
 
 #define HEADS(WIDTH)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                              \
-        heads_many_##WIDTH(const float *q, const float *q_gain, void *q_out, u32 q_heads, const float *k,              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 6)                                                           \
+        heads_many_##WIDTH(const void *q, const float *q_gain, void *q_out, u32 q_heads, const void *k,                \
                            const float *k_gain, void *k_out, u32 k_heads, const float *turns, u32 tokens, float eps,   \
-                           const float *values, u8 *cache, int format, u32 start, u32 capacity, u32 q_narrow,          \
-                           u32 k_narrow) {                                                                             \
-        Kind queries = {q, q_gain, q_out, q_narrow, q_heads}, keys = {k, k_gain, k_out, k_narrow, k_heads};            \
+                           const float *values, u8 *cache, int format, u32 start, u32 capacity, u32 q_raw_narrow,      \
+                           u32 q_narrow, u32 k_raw_narrow, u32 k_narrow) {                                             \
+        Kind queries = {q, q_gain, q_out, q_raw_narrow, q_narrow, q_heads};                                            \
+        Kind keys = {k, k_gain, k_out, k_raw_narrow, k_narrow, k_heads};                                               \
         Cache c = {cache, format, k_heads, WIDTH, capacity};                                                           \
         turn_heads<WIDTH>(queries, keys, turns, tokens, eps, values, c, start);                                        \
     }

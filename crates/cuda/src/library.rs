@@ -50,7 +50,7 @@ enum By {
 pub(crate) struct Library {
     by: By,
     /// Tokens from which on.
-    from: usize,
+    pub(crate) from: usize,
     /// In what it computes where it can.
     pub(crate) compute: Compute,
     /// Most tokens and most results of each at once; a test sets few, else memory does.

@@ -54,7 +54,7 @@ pub(crate) fn normed(cuda: &mut Cuda, norm: Norm, products: &[Product]) -> Resul
     if alike && one_token::linear(cuda, Token::Normed(norm), products)? {
         return Ok(());
     }
-    rms_norm::forward(cuda, norm.x, norm.gain, norm.eps, norm.out)?;
+    rms_norm::forward(cuda, norm)?;
     forward(cuda, norm.out, products)
 }
 

@@ -24,9 +24,10 @@ impl Token {
         let apart = |a: Buffer, b: Buffer| a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
         let one = match self {
             Token::Plain(x) => x.rows == 1,
-            Token::Normed(Norm { x, out, .. }) => {
+            Token::Normed(Norm { x, rounded, out, .. }) => {
                 let mut outs = outs.into_iter().chain([out]);
-                x.rows == 1 && out.narrow && outs.all(|out| apart(x.buffer, out.buffer))
+                let plain = x.rows == 1 && !x.narrow && rounded.is_none();
+                plain && out.narrow && outs.all(|out| apart(x.buffer, out.buffer))
             }
         };
         one && format != WeightFormat::F32
@@ -45,7 +46,7 @@ impl Token {
             Token::Plain(x) => {
                 (x.narrow, 0.0, [cuda.pointer(op, x.buffer)?, DevicePtr::NULL, DevicePtr::NULL])
             }
-            Token::Normed(Norm { x, gain, eps, out }) => {
+            Token::Normed(Norm { x, gain, eps, out, .. }) => {
                 rms_norm::check_shapes(x, gain, out)?;
                 (false, eps, [cuda.rows(op, x)?, cuda.vector(op, gain)?, cuda.pointer(op, out.buffer)?])
             }

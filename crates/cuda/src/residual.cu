@@ -32,6 +32,6 @@ extern "C" __global__ void __launch_bounds__(256) narrow(const float *x, uint2 *
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
         u32 at = first + i * 256;
-        if (at < count) out[at] = make_uint2(two_bf16(four[i].x, four[i].y), two_bf16(four[i].z, four[i].w));
+        if (at < count) out[at] = four_bf16(four[i]);
     }
 }

@@ -3,14 +3,14 @@
 #include "norm.cuh"
 
 // dx += r g dy - x r^3 mean(g dy x), and r for the gain. Sixteen threads for each row, of any width.
-extern "C" __global__ void rms_norm_gradient_any(const float *x, const float *gain, float eps, const float *dy, float *dx,
-                                                 float *reciprocals, u32 rows, u32 columns) {
+extern "C" __global__ void rms_norm_gradient_any(const void *x, u32 x_narrow, const float *gain, float eps, const float *dy,
+                                                 float *dx, float *reciprocals, u32 rows, u32 columns) {
     u64 t = (blockIdx.x * (u64)blockDim.x + threadIdx.x) / 16;
     u32 first = threadIdx.x & 15u;
     bool there = t < rows;
     float squares = 0.0f, products = 0.0f;
     for (u32 c = first; there && c < columns; c += 16) {
-        float value = x[t * columns + c];
+        float value = get(x, x_narrow, columns, t, c);
         squares = __fmaf_rn(value, value, squares);
         products = __fmaf_rn(gain[c] * dy[t * columns + c], value, products);
     }
@@ -19,21 +19,27 @@ extern "C" __global__ void rms_norm_gradient_any(const float *x, const float *ga
     if (!there) return;
     for (u32 c = first; c < columns; c += 16) {
         u64 at = t * columns + c;
-        dx[at] += __fmaf_rn(gain[c] * dy[at], r, -(x[at] * mean));
+        dx[at] += __fmaf_rn(gain[c] * dy[at], r, -(get(x, x_narrow, columns, t, c) * mean));
     }
     if (first == 0) reciprocals[t] = r;
 }
 
 const u32 FOURS = 2; // of columns that a thread has
 
-// The same for wide rows of whole fours. A block takes `chunk` rows, ROWS at a time; a thread has the same columns of
-// each, so it sums up their share of the gain's gradient. Each of those rows has two warps for its sums, which take
-// long; other blocks of a multiprocessor fetch and write meanwhile.
-template <int ROWS>
-__device__ __forceinline__ void norm_gradient(const float *x, const float *gain, float eps, const float *dy, float *dx,
+__device__ __forceinline__ float4 four_at(const float *x) { return *(const float4 *)x; }
+__device__ __forceinline__ float4 four_at(const u16 *x) { return four_of(*(const uint2 *)x); }
+
+// The same for wide rows of whole fours, x in f32 or narrow. A block takes `chunk` rows, ROWS at a time; a thread has the
+// same columns of each, so it sums up their share of the gain's gradient. Each of those rows has two warps for its sums,
+// which take long; other blocks of a multiprocessor fetch and write meanwhile.
+template <int ROWS, class X>
+__device__ __forceinline__ void norm_gradient(const X *x, const float *gain, float eps, const float *dy, float *dx,
                                               float *parts, u32 rows, u32 columns, u32 chunk, void *narrow) {
+    const u32 TOGETHER = 16 / sizeof(X); // values of x that are fetched at once; narrow rows have that many at their end
     __shared__ float both[ROWS][2];
-    float *near_gain = (float *)dynamic_shared, *near = near_gain + columns;
+    u32 x_columns = (columns + TOGETHER - 1) / TOGETHER * TOGETHER, x_stride = sizeof(X) == 2 ? padded(columns) : columns;
+    float *near_gain = (float *)dynamic_shared, *all_dy = near_gain + columns;
+    X *all_x = (X *)(all_dy + ROWS * columns);
     u32 first = blockIdx.x * chunk, last = min(first + chunk, rows), warp = threadIdx.x / 32;
     float4 sums[FOURS] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
     for (u32 c = threadIdx.x * 4; c < columns; c += blockDim.x * 4) start_copy(near_gain + c, gain + c, true);
@@ -44,8 +50,14 @@ __device__ __forceinline__ void norm_gradient(const float *x, const float *gain,
 #pragma unroll
             for (u32 t = 0; t < ROWS; t++) {
                 if (t >= count) break;
-                start_copy(near + 2 * t * columns + c, x + at + t * columns + c, true);
-                start_copy(near + (2 * t + 1) * columns + c, dy + at + t * columns + c, true);
+                start_copy(all_dy + t * columns + c, dy + at + t * columns + c, true);
+            }
+        }
+        for (u32 c = threadIdx.x * TOGETHER; c < columns; c += blockDim.x * TOGETHER) {
+#pragma unroll
+            for (u32 t = 0; t < ROWS; t++) {
+                if (t >= count) break;
+                start_copy(all_x + t * x_columns + c, x + (u64)(start + t) * x_stride + c, true);
             }
         }
         float4 d[ROWS][FOURS];
@@ -57,10 +69,11 @@ __device__ __forceinline__ void norm_gradient(const float *x, const float *gain,
         wait_for_copies();
         __syncthreads();
         if (warp < 2 * count) {
-            const float *near_x = near + warp / 2 * 2 * columns, *near_dy = near_x + columns;
+            const float *near_dy = all_dy + warp / 2 * columns;
+            const X *near_x = all_x + warp / 2 * x_columns;
             float sum = 0.0f;
             if (warp % 2 == 0) sum = reciprocal_of(near_x, columns, eps);
-            else for_lane(columns, [&](u64 c) { sum = __fmaf_rn(near_gain[c] * near_dy[c], near_x[c], sum); });
+            else for_lane(columns, [&](u64 c) { sum = __fmaf_rn(near_gain[c] * near_dy[c], value_of(near_x + c), sum); });
             if (warp % 2 == 1) sum = fold(sum) / (float)columns;
             if (threadIdx.x % 32 == 0) both[warp / 2][warp % 2] = sum;
         }
@@ -69,10 +82,9 @@ __device__ __forceinline__ void norm_gradient(const float *x, const float *gain,
         for (u32 i = 0; i < ROWS * FOURS; i++) {
             u32 t = i / FOURS, c = (threadIdx.x + i % FOURS * blockDim.x) * 4;
             if (t >= count || c >= columns) continue;
-            const float *near_x = near + 2 * t * columns, *near_dy = near_x + columns;
             float r = both[t][0], mean = both[t][1] * r * r * r;
-            float4 g = *(const float4 *)(near_gain + c), v = *(const float4 *)(near_x + c);
-            float4 w = *(const float4 *)(near_dy + c), &sum = sums[i % FOURS], &to = d[t][i % FOURS];
+            float4 g = *(const float4 *)(near_gain + c), v = four_at(all_x + t * x_columns + c);
+            float4 w = *(const float4 *)(all_dy + t * columns + c), &sum = sums[i % FOURS], &to = d[t][i % FOURS];
             to.x += __fmaf_rn(g.x * w.x, r, -(v.x * mean)), sum.x = __fmaf_rn(w.x, v.x * r, sum.x);
             to.y += __fmaf_rn(g.y * w.y, r, -(v.y * mean)), sum.y = __fmaf_rn(w.y, v.y * r, sum.y);
             to.z += __fmaf_rn(g.z * w.z, r, -(v.z * mean)), sum.z = __fmaf_rn(w.z, v.z * r, sum.z);
@@ -90,28 +102,31 @@ __device__ __forceinline__ void norm_gradient(const float *x, const float *gain,
     }
 }
 
-#define NORM_GRADIENT(ROWS, THREADS)                                                                                   \
+#define NORM_GRADIENT(NAME, ROWS, X, THREADS)                                                                          \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                              \
-        rms_norm_gradient_##ROWS(const float *x, const float *gain, float eps, const float *dy, float *dx,             \
-                                 float *parts, u32 rows, u32 columns, u32 chunk, void *narrow) {                       \
-        norm_gradient<ROWS>(x, gain, eps, dy, dx, parts, rows, columns, chunk, narrow);                                \
+        NAME(const X *x, const float *gain, float eps, const float *dy, float *dx, float *parts, u32 rows,             \
+             u32 columns, u32 chunk, void *narrow) {                                                                   \
+        norm_gradient<ROWS, X>(x, gain, eps, dy, dx, parts, rows, columns, chunk, narrow);                             \
     }
 
-NORM_GRADIENT(1, 1024)
-NORM_GRADIENT(2, 1024)
-NORM_GRADIENT(4, 512)
+NORM_GRADIENT(rms_norm_gradient_1, 1, float, 1024)
+NORM_GRADIENT(rms_norm_gradient_2, 2, float, 1024)
+NORM_GRADIENT(rms_norm_gradient_4, 4, float, 512)
+NORM_GRADIENT(rms_norm_gradient_narrow_1, 1, u16, 1024)
+NORM_GRADIENT(rms_norm_gradient_narrow_2, 2, u16, 1024)
+NORM_GRADIENT(rms_norm_gradient_narrow_4, 4, u16, 512)
 
 // Sums over the rows of chunk blockIdx.y: of dy, or of dy x r where there is an x.
-extern "C" __global__ void column_chunks(const float *dy, const float *x, const float *reciprocals, float *parts,
-                                         u32 rows, u32 columns, u32 chunk) {
+extern "C" __global__ void column_chunks(const float *dy, const void *x, u32 x_narrow, const float *reciprocals,
+                                         float *parts, u32 rows, u32 columns, u32 chunk) {
     u32 column = blockIdx.x * blockDim.x + threadIdx.x, first = blockIdx.y * chunk;
     if (column >= columns) return;
     u32 last = first + chunk < rows ? first + chunk : rows;
     float sum = 0.0f;
 #pragma unroll 4
     for (u32 row = first; row < last; row++) {
-        u64 at = (u64)row * columns + column;
-        sum = x ? __fmaf_rn(dy[at], x[at] * reciprocals[row], sum) : sum + dy[at];
+        float d = dy[(u64)row * columns + column];
+        sum = x ? __fmaf_rn(d, get(x, x_narrow, columns, row, column) * reciprocals[row], sum) : sum + d;
     }
     parts[(u64)blockIdx.y * columns + column] = sum;
 }

@@ -16,9 +16,13 @@ const WIDE: (usize, usize) = (256, 8192);
 const SUMS: usize = 1 << 20;
 pub(crate) const CHUNKS: usize = 512;
 
-/// Multiprocessors of a large device, and the threads of such a norm that one has at work.
+/// Multiprocessors of a large device.
 const LARGEST_BLOCKS: usize = 128;
-const LARGEST_THREADS: usize = 1280;
+
+/// Threads of such a norm that one has registers for, by the rows that a block takes at a time.
+const fn largest_threads(together: usize) -> usize {
+    if together == 4 { 640 } else { 1024 }
+}
 
 /// Bytes of scratch: a number for each row, and the sums of the chunks of rows.
 pub(crate) fn scratch(rows: usize, columns: usize) -> usize {
@@ -37,8 +41,8 @@ pub(crate) fn rms_norm(
     const OP: &str = "rms_norm_gradient";
     ops_rms_norm::check_gradient(x, gain, dy, given_dx, dgain)?;
     narrow.map_or(Ok(()), |narrow| ops_residual::check_shapes(given_dx, narrow))?;
-    let (rows, columns, dx) = (x.rows, x.columns, given_dx);
-    let [x, dy, dx] = [cuda.rows(OP, x)?, cuda.rows(OP, dy)?, cuda.rows(OP, dx)?];
+    let (rows, columns, x_narrow, dx) = (x.rows, x.columns, x.narrow, given_dx);
+    let [x, dy, dx] = [cuda.pointer(OP, x.buffer)?, cuda.rows(OP, dy)?, cuda.rows(OP, dx)?];
     let (gain, dgain) = (cuda.vector(OP, gain)?, cuda.vector(OP, dgain)?);
     let place = cuda.scratch(OP, scratch(rows, columns))?;
     let wide = columns > WIDE.0 && columns <= WIDE.1 && columns.is_multiple_of(4);
@@ -46,27 +50,36 @@ pub(crate) fn rms_norm(
     // Two fours of columns for each thread.
     let threads = columns.div_ceil(8).next_multiple_of(32);
     // The gain, and x and dy of the rows at a time.
-    let shared = |together: usize| (1 + 2 * together) * columns * 4;
+    let x_bytes = if x_narrow { columns.next_multiple_of(8) * 2 } else { columns * 4 };
+    let shared = |together: usize| (1 + together) * columns * 4 + together * x_bytes;
     let most = cuda.device.properties.shared as usize;
     // Two warps for each row, few enough threads for the registers, and room for another block.
     let fits = |&(together, threads_of_kernel, _): &(usize, usize, _)| {
         (64 * together..=threads_of_kernel).contains(&threads) && 2 * shared(together) <= most
     };
-    let kernels = [(4, 512, "rms_norm_gradient_4"), (2, 1024, "rms_norm_gradient_2")];
-    let (together, _, kernel) = kernels.into_iter().find(fits).unwrap_or((1, 1024, "rms_norm_gradient_1"));
+    let kernels = [
+        (4, 512, ["rms_norm_gradient_4", "rms_norm_gradient_narrow_4"]),
+        (2, 1024, ["rms_norm_gradient_2", "rms_norm_gradient_narrow_2"]),
+        (1, 1024, ["rms_norm_gradient_1", "rms_norm_gradient_narrow_1"]),
+    ];
+    let (together, _, kernel) = kernels.into_iter().find(fits).unwrap_or(kernels[2]);
     if wide && aligned && shared(together) <= most {
-        let blocks = (LARGEST_THREADS / threads).min(most / shared(together)).max(1);
+        let blocks = (largest_threads(together) / threads).min(most / shared(together)).max(1);
         let chunk = rows.div_ceil((LARGEST_BLOCKS * blocks).min(SUMS / columns)).max(1);
         let count = rows.div_ceil(chunk);
         let grid = Grid { shared: shared(together) as u32, ..Grid::line(count, threads as u32) };
         let also = narrow.map_or(Ok(DevicePtr::NULL), |narrow| cuda.pointer(OP, narrow.buffer))?;
-        cuda.launch(kernel, grid, args![x, gain, eps, dy, dx, place, rows, columns, chunk, also])?;
+        cuda.launch(
+            kernel[usize::from(x_narrow)],
+            grid,
+            args![x, gain, eps, dy, dx, place, rows, columns, chunk, also],
+        )?;
         return add_chunks(cuda, place, dgain, columns, count);
     }
-    let arguments = args![x, gain, eps, dy, dx, place, rows, columns];
+    let arguments = args![x, x_narrow, gain, eps, dy, dx, place, rows, columns];
     cuda.launch("rms_norm_gradient_any", Grid::each(rows * 16, 256), arguments)?;
     let parts = place.add((rows * 4).next_multiple_of(64));
-    add_columns(cuda, dy, Some((x, place)), parts, (rows, columns), dgain)?;
+    add_columns(cuda, dy, Some((x, x_narrow, place)), parts, (rows, columns), dgain)?;
     narrow.map_or(Ok(()), |narrow| residual::copy(cuda, given_dx, narrow))
 }
 
@@ -83,16 +96,16 @@ pub(crate) fn bias(cuda: &mut Cuda, dy: Rows, db: Vector) -> Result<()> {
 fn add_columns(
     cuda: &mut Cuda,
     dy: DevicePtr,
-    by: Option<(DevicePtr, DevicePtr)>,
+    by: Option<(DevicePtr, bool, DevicePtr)>,
     parts: DevicePtr,
     (rows, columns): (usize, usize),
     sums: DevicePtr,
 ) -> Result<()> {
     let chunk = rows.div_ceil((SUMS / columns).clamp(1, CHUNKS)).max(16);
     let count = rows.div_ceil(chunk);
-    let (x, reciprocals) = by.unwrap_or((DevicePtr::NULL, DevicePtr::NULL));
+    let (x, narrow, reciprocals) = by.unwrap_or((DevicePtr::NULL, false, DevicePtr::NULL));
     let grid = Grid { blocks: (columns.div_ceil(128) as u32, count as u32, 1), ..Grid::line(1, 128) };
-    cuda.launch("column_chunks", grid, args![dy, x, reciprocals, parts, rows, columns, chunk])?;
+    cuda.launch("column_chunks", grid, args![dy, x, narrow, reciprocals, parts, rows, columns, chunk])?;
     add_chunks(cuda, parts, sums, columns, count)
 }
 

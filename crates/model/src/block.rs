@@ -27,17 +27,18 @@ pub(crate) struct Pass {
 
 /// entered -> residual
 pub(crate) fn forward<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
-    attention(b, w, pass, o)?;
+    let attended = attend(b, w, pass, o)?;
+    add_attended(b, attended, w, pass, o)?;
     let activated = activate(b, w, pass, o)?;
     add(b, activated, w.down, [pass.at.middle, pass.at.residual], pass, Stage::Down, o)?;
     o.see(b, Stage::MlpResidual, pass.at.residual)
 }
 
 impl Pass {
-    /// What `o` takes. Narrow rows lie in tiles, which samples may not share.
+    /// What `o` takes. Narrow rows may lie in tiles, which samples may not share; where heads are narrow they do not.
     pub(crate) fn attended(&self, o: Matrix) -> Rows {
         let apart = self.samples.iter().all(|sample| sample.start.is_multiple_of(PANEL));
-        if apart { input(self.at.attended, &[o]) } else { self.at.attended }
+        if apart || self.at.q.narrow { input(self.at.attended, &[o]) } else { self.at.attended }
     }
 
     /// Attention of a layer, once its queries, keys and values are there.
@@ -78,11 +79,29 @@ fn add<B: Backend>(
     Ok(b.add(part, to)?)
 }
 
-/// entered -> middle
-pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<()> {
+/// entered -> middle, with what was attended
+pub(crate) fn add_attended<B: Backend>(
+    b: &mut B,
+    attended: Rows,
+    w: &Layer,
+    pass: &Pass,
+    o: &mut Observer<'_>,
+) -> Result<()> {
+    add(b, attended, w.o, [pass.at.entered, pass.at.middle], pass, Stage::O, o)?;
+    o.see(b, Stage::AttnResidual, pass.at.middle)
+}
+
+/// entered -> what `o` takes
+pub(crate) fn attend<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<Rows> {
     let at = &pass.at;
     let normed = input(at.normed, &[w.q, w.k, w.v]);
-    let norm = Norm { x: at.entered, gain: w.input_norm, eps: pass.norm_eps, out: normed };
+    let norm = Norm {
+        x: at.entered,
+        rounded: at.rounded.map(|[entered, _]| entered),
+        gain: w.input_norm,
+        eps: pass.norm_eps,
+        out: normed,
+    };
     let (q, k) = if w.q_norm.is_some() || at.q.narrow { (at.q_raw, at.k_raw) } else { (at.q, at.k) };
     b.normed_linear(norm, &[Product::new(w.q, q), Product::new(w.k, k), Product::new(w.v, at.v)])?;
     o.see(b, Stage::InputNorm, normed)?;
@@ -109,7 +128,7 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
     if let Some(keep) = keep.filter(|_| !pass.keep && !o.watches()) {
         let fresh = Fresh { queries, keys, eps: pass.norm_eps, turns: at.turns, keep };
         b.heads_attend(fresh, w.window, attended)?;
-        return add(b, attended, w.o, [at.entered, at.middle], pass, Stage::O, o);
+        return Ok(attended);
     }
     b.heads(queries, keys, pass.norm_eps, at.turns, keep)?;
     o.see(b, Stage::Rope, at.q)?;
@@ -119,15 +138,20 @@ pub(crate) fn attention<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut O
         b.attend_samples(&pass.attention(w), &w.cache, attended)?;
     }
     o.see(b, Stage::Attend, attended)?;
-    add(b, attended, w.o, [at.entered, at.middle], pass, Stage::O, o)?;
-    o.see(b, Stage::AttnResidual, at.middle)
+    Ok(attended)
 }
 
 /// middle -> what `down` takes
 pub(crate) fn activate<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Observer<'_>) -> Result<Rows> {
     let at = &pass.at;
     let normed = input(at.post_normed, &[w.gate, w.up]);
-    let norm = Norm { x: at.middle, gain: w.post_norm, eps: pass.norm_eps, out: normed };
+    let norm = Norm {
+        x: at.middle,
+        rounded: at.rounded.map(|[_, middle]| middle),
+        gain: w.post_norm,
+        eps: pass.norm_eps,
+        out: normed,
+    };
     let products = (at.gate, at.up);
     let keep = pass.keep || o.watches() || w.gate.weight.format != w.up.weight.format;
     let activated = input(at.activated, &[w.down]);

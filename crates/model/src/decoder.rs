@@ -27,6 +27,8 @@ pub(crate) struct Values {
     pub(crate) entered: Rows,
     pub(crate) middle: Rows,
     pub(crate) residual: Rows,
+    /// Where norms leave what enters and what is between, if the way back takes it rounded.
+    pub(crate) rounded: Option<[Rows; 2]>,
     pub(crate) normed: Rows,
     pub(crate) post_normed: Rows,
     pub(crate) turns: Rows,
@@ -219,6 +221,7 @@ impl<B: Backend> Decoder<B> {
             entered: rows(0, a.hidden_size),
             middle: rows(0, a.hidden_size),
             residual: rows(0, a.hidden_size),
+            rounded: None,
             normed: rows(1, a.hidden_size),
             post_normed: rows(1, a.hidden_size),
             turns: rows(2, a.head_dim),
@@ -288,7 +291,8 @@ impl<B: Backend> Decoder<B> {
         let (x, normed) = (at.residual.slice(first, count), at.normed.slice(0, count));
         let wide = self.head.format == WeightFormat::F32;
         let normed = if wide { normed } else { normed.narrow() };
-        let norm = Norm { x, gain: self.final_norm, eps: self.architecture.norm_eps, out: normed };
+        let norm =
+            Norm { x, rounded: None, gain: self.final_norm, eps: self.architecture.norm_eps, out: normed };
         let out = Rows::new(self.buffers[11], count, self.architecture.vocab_size);
         self.backend.normed_linear(norm, &[Product::new(head, out)])?;
         observer.see(&mut self.backend, Stage::FinalNorm, normed)?;

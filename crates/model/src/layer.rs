@@ -26,6 +26,12 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
+    /// Whether all that reads the residual's norms rounds them, so that the residual may be rounded before.
+    pub(crate) fn rounds_residual(&self) -> bool {
+        let takers = [self.q, self.k, self.v, self.gate, self.up];
+        takers.iter().all(|taker| taker.weight.format != WeightFormat::F32)
+    }
+
     /// Where gate's or up's products, and then their gradients, are kept for the way back: narrow, as products take
     /// them, unless something wants them in f32.
     pub(crate) fn mixed(&self, rows: Rows) -> Rows {

@@ -176,6 +176,7 @@ pub fn check_gradient(of: &Attention<'_>, out: Rows, dout: Rows, dq: Rows, dk: R
     let (q, k) = (of.q, of.k);
     let fits = samples_fit(of)
         && dout.narrow == q.narrow
+        && [dq, dk].iter().all(|a| a.narrow == dv.narrow)
         && [out, dout, dq].iter().all(|a| shape(*a) == shape(q))
         && [dk, dv].iter().all(|a| shape(*a) == shape(k));
     check(fits, "attend_gradient", || {

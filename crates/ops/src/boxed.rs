@@ -53,6 +53,14 @@ impl Backend for Box<dyn Backend> {
         (**self).rms_norm(x, gain, eps, out)
     }
 
+    fn rounds_residual(&self) -> bool {
+        (**self).rounds_residual()
+    }
+
+    fn norm(&mut self, norm: Norm) -> Result<()> {
+        (**self).norm(norm)
+    }
+
     fn rms_norm_gradient(
         &mut self,
         x: Rows,

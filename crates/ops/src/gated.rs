@@ -156,7 +156,7 @@ fn check_case<B: Backend>(
         let gain = bench.vector(&numbers(6, inputs));
         let normed = bench.output(tokens, inputs);
         let normed = if formats.0 == WeightFormat::F32 { normed } else { normed.narrow() };
-        let norm = Norm { x, gain, eps: 1e-6, out: normed };
+        let norm = Norm { x, rounded: None, gain, eps: 1e-6, out: normed };
         bench.backend.normed_gated(norm, gate, up, None, narrow).unwrap();
         let got = bench.read(narrow);
         bench.backend.rms_norm(x, gain, 1e-6, normed).unwrap();

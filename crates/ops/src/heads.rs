@@ -7,7 +7,7 @@ use crate::tensor::CacheFormat;
 use crate::testing::{Bench, NARROWED, SUMMED, assert_same_bits, numbers, rounded_rows};
 use crate::{Backend, Cache, Rows, Sight, Vector, attend, rms_norm, rope};
 
-/// Heads of one kind. `out` may be `raw`, and is without a norm, unless it is narrow.
+/// Heads of one kind. `out` may be `raw`, and is without a norm, unless it is narrow; then `raw` may be narrow too.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
     /// As the product gave them, `[t, heads * head_dim]`.
@@ -97,11 +97,11 @@ pub fn then_attend(
 /// Heads of one kind on their way back.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadsGradient {
-    /// As the product gave them, `[t, heads * head_dim]`.
+    /// As the product gave them, `[t, heads * head_dim]`. May be narrow where [`Backend::narrow_heads`].
     pub raw: Rows,
     /// The gain of the norm, and its gradient.
     pub norm: Option<(Vector, Vector)>,
-    /// The gradient of the turned heads. Nothing is certain of it afterwards.
+    /// The gradient of the turned heads, which may be narrow as `raw` may. Nothing is certain of it afterwards.
     pub dy: Rows,
     /// Where a gradient may lie before it is made narrow; the other kind may use it too.
     pub between: Rows,
@@ -184,7 +184,7 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
             for format in [CacheFormat::F32, CacheFormat::Bf16, CacheFormat::Int8] {
                 check_case(&make, rows, counts, head_dim, normed, format);
             }
-            for narrow in [false, true] {
+            for narrow in [Narrow::Nothing, Narrow::Result, Narrow::All] {
                 check_way_back(&make, rows, counts, head_dim, normed, narrow);
             }
         }
@@ -201,17 +201,20 @@ fn check_case<B: Backend>(
 ) {
     let mut bench = Bench::new(make);
     let (gain, turns) = (numbers(2, head_dim), numbers(3, rows * head_dim));
+    let turned = |mut x: Vec<f32>| {
+        if normed {
+            x.chunks_mut(head_dim).for_each(|head| rms_norm::forward_in_place(head, &gain, 1e-6));
+        }
+        let width = x.len() / rows;
+        for (x, turns) in x.chunks_mut(width).zip(turns.chunks(head_dim)) {
+            rope::forward_in_place(x, turns);
+        }
+        x
+    };
     let mut wants = Vec::new();
     let [queries, keys] = counts.map(|count| {
         let x = numbers(1, rows * count * head_dim);
-        let mut want = x.clone();
-        if normed {
-            want.chunks_mut(head_dim).for_each(|head| rms_norm::forward_in_place(head, &gain, 1e-6));
-        }
-        for (x, turns) in want.chunks_mut(count * head_dim).zip(turns.chunks(head_dim)) {
-            rope::forward_in_place(x, turns);
-        }
-        wants.push(want);
+        wants.push(turned(x.clone()));
         let raw = bench.rows(rows, count * head_dim, &x);
         let norm = normed.then(|| bench.vector(&gain));
         Heads { raw, norm, out: if normed { bench.output(rows, count * head_dim) } else { raw } }
@@ -225,20 +228,24 @@ fn check_case<B: Backend>(
         bench.backend.write_bytes(buffer, &vec![0; bytes]).unwrap();
         Cache { buffer, format, kv_heads: counts[1], head_dim, capacity: CAPACITY }
     });
-    let turns = bench.rows(rows, head_dim, &turns);
+    let given_turns = bench.rows(rows, head_dim, &turns);
     let keep = Keep { values, start: 2, cache: &caches[0] };
-    bench.backend.heads(queries, keys, 1e-6, turns, Some(keep)).unwrap();
+    bench.backend.heads(queries, keys, 1e-6, given_turns, Some(keep)).unwrap();
     for (heads, want) in [queries, keys].iter().zip(&wants) {
         assert_same_bits(&bench.read(heads.out), want, "heads");
     }
     if bench.backend.narrow_heads(rows, head_dim) {
-        let [queries, keys] = [queries, keys].map(|heads| {
-            let raw = bench.rows(rows, heads.raw.columns, &numbers(1, rows * heads.raw.columns));
-            Heads { raw, out: bench.output(rows, heads.raw.columns).narrow(), ..heads }
-        });
-        bench.backend.heads(queries, keys, 1e-6, turns, None).unwrap();
-        for (heads, want) in [queries, keys].iter().zip(&wants) {
-            assert_same_bits(&bench.read(heads.out), &rounded_rows(want), "narrow heads");
+        for narrow_raw in [false, true] {
+            let [queries, keys] = [queries, keys].map(|heads| {
+                let raw = bench.rows(rows, heads.raw.columns, &numbers(1, rows * heads.raw.columns));
+                let raw = if narrow_raw { bench.narrow(raw) } else { raw };
+                Heads { raw, out: bench.output(rows, heads.raw.columns).narrow(), ..heads }
+            });
+            let wants = [queries, keys].map(|heads| rounded_rows(&turned(bench.read(heads.raw))));
+            bench.backend.heads(queries, keys, 1e-6, given_turns, None).unwrap();
+            for (heads, want) in [queries, keys].iter().zip(&wants) {
+                assert_same_bits(&bench.read(heads.out), want, "narrow heads");
+            }
         }
     }
     bench.backend.store(keys.out, values, 2, &caches[1]).unwrap();
@@ -259,7 +266,8 @@ fn check_case<B: Backend>(
         heads
     });
     let keep = Keep { values, start: 2, cache: &caches[1] };
-    bench.backend.heads_attend(Fresh { queries, keys, eps: 1e-6, turns, keep }, None, out[1]).unwrap();
+    let fresh = Fresh { queries, keys, eps: 1e-6, turns: given_turns, keep };
+    bench.backend.heads_attend(fresh, None, out[1]).unwrap();
     let want = bench.read(out[0]);
     bench.assert_products(out[1], &want, attended(format), "attention behind heads");
     let mut all = vec![0; bytes];
@@ -305,22 +313,34 @@ fn check_far<B: Backend>(
     bench.assert_products(out[1], &want, attended(format), "attention behind heads and many keys");
 }
 
+/// What is narrow on a way back.
+#[derive(Clone, Copy, PartialEq)]
+enum Narrow {
+    Nothing,
+    Result,
+    All,
+}
+
 fn check_way_back<B: Backend>(
     make: &impl Fn(usize) -> B,
     rows: usize,
     counts: [usize; 2],
     head_dim: usize,
     normed: bool,
-    narrow: bool,
+    narrow: Narrow,
 ) {
     let mut bench = Bench::new(make);
+    if narrow == Narrow::All && !bench.backend.narrow_heads(rows, head_dim) {
+        return;
+    }
     let (gain, turns) = (numbers(2, head_dim), numbers(3, rows * head_dim));
     let between = bench.output(rows, counts[0].max(counts[1]) * head_dim);
     let mut wants = Vec::new();
     let [queries, keys] = counts.map(|count| {
         let columns = count * head_dim;
-        let (x, mut dy) = (numbers(1, rows * columns), numbers(4, rows * columns));
-        let (raw, before) = (bench.rows(rows, columns, &x), bench.rows(rows, columns, &dy));
+        let given = [1, 4].map(|seed| bench.rows(rows, columns, &numbers(seed, rows * columns)));
+        let [raw, before] = if narrow == Narrow::All { given.map(|rows| bench.narrow(rows)) } else { given };
+        let (x, mut dy) = (bench.read(raw), bench.read(before));
         for (dy, turns) in dy.chunks_mut(columns).zip(turns.chunks(head_dim)) {
             rope::gradient_in_place(dy, turns);
         }
@@ -335,11 +355,11 @@ fn check_way_back<B: Backend>(
             }
             dy = dx;
         }
-        wants.push((if narrow { rounded_rows(&dy) } else { dy }, dgain));
+        wants.push((if narrow == Narrow::Nothing { dy } else { rounded_rows(&dy) }, dgain));
         let dx = match (narrow, normed) {
-            (true, _) => bench.output(rows, columns).narrow(),
-            (false, true) => bench.output(rows, columns),
-            (false, false) => before,
+            (Narrow::Nothing, true) => bench.output(rows, columns),
+            (Narrow::Nothing, false) => before,
+            _ => bench.output(rows, columns).narrow(),
         };
         HeadsGradient { raw, norm, dy: before, between, dx }
     });

@@ -71,6 +71,9 @@ impl Product {
 pub struct Norm {
     /// `[t, c]`
     pub x: Rows,
+    /// Where x is left narrow, so that it can be normed again: it is what lies there that is normed. For devices with
+    /// [`Backend::rounds_residual`].
+    pub rounded: Option<Rows>,
     /// `[c]`
     pub gain: Vector,
     /// Added to the mean square.
@@ -141,9 +144,20 @@ pub trait Backend {
     fn embed(&mut self, tokens: &[u32], table: &Weight, out: Rows) -> Result<()>;
     /// dtable[tokens[t] - first, c] += dy[t, c], for the tokens among dtable's rows.
     fn embed_gradient(&mut self, tokens: &[u32], first: usize, dy: Rows, dtable: Rows) -> Result<()>;
-    /// out[t, c] = gain[c] * x[t, c] / sqrt(mean_c x^2 + eps). Out may be x, or narrow.
+    /// out[t, c] = gain[c] * x[t, c] / sqrt(mean_c x^2 + eps). Out may be x, or narrow; x may be narrow where the device
+    /// rounds the residual.
     fn rms_norm(&mut self, x: Rows, gain: Vector, eps: f32, out: Rows) -> Result<()>;
-    /// dx and dgain have their shares added. See `rms_norm`.
+    /// Whether norms of the residual, and their gradients, take it narrow.
+    fn rounds_residual(&self) -> bool {
+        false
+    }
+    /// The same, of x made narrow where that is kept.
+    fn norm(&mut self, norm: Norm) -> Result<()> {
+        let Norm { x, rounded, gain, eps, out } = norm;
+        rounded.map_or(Ok(()), |rounded| self.copy(x, rounded))?;
+        self.rms_norm(rounded.unwrap_or(x), gain, eps, out)
+    }
+    /// dx and dgain have their shares added. X may be narrow as in `rms_norm`.
     fn rms_norm_gradient(
         &mut self,
         x: Rows,
@@ -170,7 +184,7 @@ pub trait Backend {
     fn linear(&mut self, x: Rows, products: &[Product]) -> Result<()>;
     /// A norm, then several products of its output; a device may do all at once.
     fn normed_linear(&mut self, norm: Norm, products: &[Product]) -> Result<()> {
-        self.rms_norm(norm.x, norm.gain, norm.eps, norm.out)?;
+        self.norm(norm)?;
         self.linear(norm.out, products)
     }
     /// dx[t, k] = sum_n dy[t, n] * weight[n, k], or added to dx. Dy may be narrow.
@@ -217,8 +231,8 @@ pub trait Backend {
     ) -> Result<()> {
         heads::one_by_one(self, queries, keys, eps, turns, keep)
     }
-    /// Whether heads of so many tokens, as wide as this, may be narrow: those that [`Backend::heads`] turns and whole
-    /// samples attend with (through a bf16 cache), values, and gradients of what was attended and of values.
+    /// Whether heads of so many tokens, as wide as this, may be narrow: those that [`Backend::heads`] takes and turns and
+    /// whole samples attend with (through a bf16 cache), values, and all of their gradients.
     fn narrow_heads(&self, _tokens: usize, _head_dim: usize) -> bool {
         false
     }
@@ -281,7 +295,7 @@ pub trait Backend {
         kept: Option<(Rows, Rows)>,
         out: Rows,
     ) -> Result<()> {
-        self.rms_norm(norm.x, norm.gain, norm.eps, norm.out)?;
+        self.norm(norm)?;
         self.gated(norm.out, gate, up, kept, out)
     }
     /// Gradients of the products that a gated pair kept, from dy of what `down` made of their mix:

@@ -266,7 +266,7 @@ fn check_narrow<B: Backend>(bench: &mut Bench<B>, x: Rows, product: Product) {
     bench.backend.linear(narrow, &[product]).unwrap();
     assert_same_bits(&bench.read(product.out), &want, "narrow input");
     let (want_normed, out) = (bench.read(narrow), bench.output(x.rows, x.columns).narrow());
-    bench.backend.normed_linear(Norm { x, gain, eps: 1e-6, out }, &[product]).unwrap();
+    bench.backend.normed_linear(Norm { x, rounded: None, gain, eps: 1e-6, out }, &[product]).unwrap();
     assert_same_bits(&bench.read(product.out), &want, "with its norm");
     assert_same_bits(&bench.read(out), &want_normed, "the norm beside it");
 }

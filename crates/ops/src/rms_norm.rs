@@ -3,15 +3,13 @@
 
 use crate::error::{Result, check};
 use crate::testing::{Bench, SUMMED, assert_same_bits, numbers, rounded_rows};
-use crate::{Backend, Rows, Vector, math};
+use crate::{Backend, Norm, Rows, Vector, math};
 
 /// The shapes that fit.
 pub fn check_shapes(x: Rows, gain: Vector, out: Rows) -> Result<()> {
-    check(
-        !x.narrow && x.columns == gain.len && (out.rows, out.columns) == (x.rows, x.columns),
-        "rms_norm",
-        || format!("x {}x{}, gain {}, out {}x{}", x.rows, x.columns, gain.len, out.rows, out.columns),
-    )
+    check(x.columns == gain.len && (out.rows, out.columns) == (x.rows, x.columns), "rms_norm", || {
+        format!("x {}x{}, gain {}, out {}x{}", x.rows, x.columns, gain.len, out.rows, out.columns)
+    })
 }
 
 /// 1 / sqrt(mean x^2 + eps)
@@ -108,17 +106,46 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
         let narrow = bench.output(rows, columns).narrow();
         bench.backend.rms_norm(x, gain, 1e-6, narrow).unwrap();
         assert_same_bits(&bench.read(narrow), &rounded_rows(&want), "rms_norm, narrow");
+        if bench.backend.rounds_residual() {
+            check_rounded(&mut bench, x, gain);
+        }
         bench.backend.rms_norm(x, gain, 1e-6, x).unwrap();
         assert_same_bits(&bench.read(x), &want, "rms_norm in place");
     }
-    for (rows, columns) in [(1, 576), (5, 64), (3, 37), (200, 1024), (270, 4100), (1290, 2564)] {
-        check_gradients(&make, rows, columns);
+    for (rows, columns) in [(1, 576), (5, 64), (3, 37), (200, 1024), (270, 4100), (1090, 2564)] {
+        for rounded in [false, true] {
+            check_gradients(&make, rows, columns, rounded);
+        }
     }
 }
 
-fn check_gradients<B: Backend>(make: &impl Fn(usize) -> B, rows: usize, columns: usize) {
+/// Of x made narrow: the norm of the rounded values, whether they are made so on the way or lie so.
+fn check_rounded<B: Backend>(bench: &mut Bench<B>, x: Rows, gain: Vector) {
+    let (rows, columns) = (x.rows, x.columns);
+    let want_rounded = rounded_rows(&bench.read(x));
+    let wide = bench.rows(rows, columns, &want_rounded);
+    let normed = bench.output(rows, columns);
+    bench.backend.rms_norm(wide, gain, 1e-6, normed).unwrap();
+    let want = bench.read(normed);
+    let (rounded, out) = (bench.output(rows, columns).narrow(), bench.output(rows, columns));
+    bench.backend.norm(Norm { x, rounded: Some(rounded), gain, eps: 1e-6, out }).unwrap();
+    assert_same_bits(&bench.read(rounded), &want_rounded, "what rms_norm rounds");
+    assert_same_bits(&bench.read(out), &want, "rms_norm, rounded");
+    let out = bench.output(rows, columns).narrow();
+    bench.backend.rms_norm(rounded, gain, 1e-6, out).unwrap();
+    assert_same_bits(&bench.read(out), &rounded_rows(&want), "rms_norm of narrow rows");
+}
+
+/// Gradients of a norm of narrow rows where `rounded`.
+fn check_gradients<B: Backend>(make: &impl Fn(usize) -> B, rows: usize, columns: usize, rounded: bool) {
     let mut bench = Bench::new(make);
-    let (x, gain, dy) = (numbers(1, rows * columns), numbers(2, columns), numbers(3, rows * columns));
+    if rounded && !bench.backend.rounds_residual() {
+        return;
+    }
+    let (mut x, gain, dy) = (numbers(1, rows * columns), numbers(2, columns), numbers(3, rows * columns));
+    if rounded {
+        x = rounded_rows(&x);
+    }
     let (mut dx, mut dgain) = (numbers(4, rows * columns), numbers(5, columns));
     let handles = (bench.rows(rows, columns, &dx), bench.vector(&dgain));
     let again = (bench.rows(rows, columns, &dx), bench.output(rows, columns).narrow(), bench.vector(&dgain));
@@ -127,6 +154,7 @@ fn check_gradients<B: Backend>(make: &impl Fn(usize) -> B, rows: usize, columns:
         gain_gradient(x, r, dy, &mut dgain);
     }
     let (x, gain, dy) = (bench.rows(rows, columns, &x), bench.vector(&gain), bench.rows(rows, columns, &dy));
+    let x = if rounded { bench.narrow(x) } else { x };
     bench.backend.rms_norm_gradient(x, gain, 1e-6, dy, handles.0, handles.1).unwrap();
     assert_same_bits(&bench.read(handles.0), &dx, "rms_norm_gradient");
     bench.assert_products(Rows::new(handles.1.buffer, 1, columns), &dgain, SUMMED, "gain's gradient");

@@ -88,8 +88,6 @@ pub enum Name {
     Tensor(TensorName),
     /// Keys and values of a layer.
     Cache(usize),
-    /// What went into a layer, kept for the way back.
-    Saved(usize),
     /// What a tensor that learns keeps beside its codes.
     Remainder(TensorName),
     /// Its first moments.
@@ -125,10 +123,12 @@ pub enum Value {
     DLogits,
     QRaw,
     KRaw,
+    Entered,
     Middle,
     PostNormed,
     FinalNormed,
     DResidual,
+    DRounded,
     DNormed,
     DAttended,
     DQ,
@@ -144,7 +144,6 @@ impl std::fmt::Display for Name {
         match self {
             Name::Tensor(name) => write!(f, "{name}"),
             Name::Cache(layer) => write!(f, "cache of layer {layer}"),
-            Name::Saved(layer) => write!(f, "input of layer {layer}"),
             Name::Remainder(name) => write!(f, "remainder of {name}"),
             Name::Moment(name) => write!(f, "first moments of {name}"),
             Name::Second(name) => write!(f, "second moments of {name}"),

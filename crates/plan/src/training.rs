@@ -1,10 +1,11 @@
-//! The list of a training step's buffers. Each layer's input is kept; everything inside a layer is
-//! computed again on the way back, so one layer's values are enough; or all of them are kept.
+//! The list of a training step's buffers. The residual is kept as it enters each layer, and in the middle where it is
+//! kept rounded; everything else inside a layer is computed again on the way back, so one layer's values are enough; or
+//! all of them are kept.
 
 use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
 use halfbyte_ops::accumulate::{Storage, Stored};
 use halfbyte_ops::update::Recipe;
-use halfbyte_ops::{Buffer, Cache, Rows, WeightFormat, learn, loss};
+use halfbyte_ops::{Buffer, Cache, CacheFormat, Rows, WeightFormat, learn, loss};
 
 use crate::need::{Item, place, tensors};
 use crate::settings::Settings;
@@ -22,12 +23,16 @@ pub struct TrainingSettings {
     pub gradient: Option<Storage>,
     /// What is computed again on the way back.
     pub recompute: Recompute,
+    /// Whether the device takes the residual rounded, see [`halfbyte_ops::Backend::rounds_residual`].
+    pub rounds_residual: bool,
+    /// Tokens from which on the device takes heads narrow, see [`halfbyte_ops::Backend::narrow_heads`].
+    pub narrow_heads_from: Option<usize>,
 }
 
 /// What is computed again on the way back. The numbers are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recompute {
-    /// Every layer, from its input.
+    /// Every layer, from the residual.
     Layer,
     /// Nothing: every layer's values are kept.
     None,
@@ -71,6 +76,12 @@ fn of_layer(value: Value) -> bool {
     matches!(value, Normed | Q | K | V | QRaw | KRaw | Attended | PostNormed | Gate | Up | Activated)
 }
 
+/// Whether this is narrow where heads are.
+fn of_heads(value: Value) -> bool {
+    use Value::{Attended, DAttended, DK, DQ, DRaw, DV, K, KRaw, Q, QRaw, V};
+    matches!(value, Q | K | V | QRaw | KRaw | Attended | DAttended | DQ | DK | DV | DRaw)
+}
+
 /// Values that only products read, or that products alone make, and that are therefore kept rounded.
 fn narrow_values(
     a: &Architecture,
@@ -94,8 +105,25 @@ fn narrow_values(
         (Value::Up, mixed),
         (Value::Activated, rounds(&[Down])),
         (Value::FinalNormed, head),
+        (Value::DRounded, true),
     ];
     all.into_iter().filter(|(_, narrow)| *narrow).map(|(value, _)| value).collect()
+}
+
+/// Whether all that heads come from and go to rounds them, so that they may be narrow.
+fn rounds_heads(
+    a: &Architecture,
+    settings: &Settings,
+    encoding: &dyn Fn(TensorName) -> Option<Encoding>,
+) -> bool {
+    use LayerTensor::{K, KBias, O, OBias, Q, QBias, V, VBias};
+    let rounds = |layer, tensor| {
+        let name = TensorName::Layer(layer, tensor);
+        settings.weights.format(name, encoding(name)) != WeightFormat::F32
+    };
+    let all = (0..a.layers).all(|layer| [Q, K, V, O].into_iter().all(|tensor| rounds(layer, tensor)));
+    all && settings.cache == CacheFormat::Bf16
+        && ![QBias, KBias, VBias, OBias].into_iter().any(|bias| a.has(bias))
 }
 
 /// Plans a training step and what is kept between steps.
@@ -118,9 +146,15 @@ pub fn plan_training(
     let cache = Cache::bytes(settings.cache, a.kv_heads, a.head_dim, settings.context);
     list.push((Name::Cache(0), Group::Cache, None, cache));
     let tokens = settings.chunk;
-    let hidden = Rows::bytes(tokens, a.hidden_size);
+    let narrow = narrow_values(a, settings, encoding);
+    let rounds = [Value::Normed, Value::PostNormed].iter().all(|normed| narrow.contains(normed));
+    let rounds = training.rounds_residual && rounds;
+    let hidden = if rounds { Rows::narrow_bytes } else { Rows::bytes }(tokens, a.hidden_size);
+    let middle = rounds || training.recompute == Recompute::None;
+    let kept: &[Value] = if middle { &[Value::Entered, Value::Middle] } else { &[Value::Entered] };
     for layer in 0..a.layers {
-        list.push((Name::Saved(layer), Group::Activations, None, hidden));
+        let kept = kept.iter().map(|value| (Name::Kept(layer, *value), Group::Activations, None, hidden));
+        list.extend(kept);
     }
     let (q, kv, inner) = (a.heads * a.head_dim, a.kv_heads * a.head_dim, a.intermediate_size);
     // What lives inside a layer ends with it, what the way back through attention needs begins when
@@ -144,9 +178,9 @@ pub fn plan_training(
         (Value::Gate, fed, inner),
         (Value::Up, fed, inner),
         (Value::Activated, fed, inner),
-        (Value::Part, layer, a.hidden_size),
         (Value::FinalNormed, None, a.hidden_size),
         (Value::DResidual, None, a.hidden_size),
+        (Value::DRounded, layer, a.hidden_size),
         (Value::DNormed, None, a.hidden_size),
         (Value::DAttended, heads, q),
         (Value::DQ, heads, q),
@@ -155,21 +189,22 @@ pub fn plan_training(
         (Value::DRaw, heads, q),
         (Value::LossState, None, loss::STATE),
     ];
-    let narrow = narrow_values(a, settings, encoding);
+    // Fewer tokens may have heads in f32.
+    let few_heads = training.narrow_heads_from.filter(|_| rounds_heads(a, settings, encoding));
+    let few_heads = few_heads.map(|from| tokens.min(from - 1));
     for (value, lifetime, columns) in values {
-        let bytes = match narrow.contains(&value) {
-            true => Rows::narrow_bytes(tokens, columns),
-            false => Rows::bytes(tokens, columns),
+        let bytes = match (narrow.contains(&value), few_heads) {
+            (true, _) => Rows::narrow_bytes(tokens, columns),
+            (false, Some(few)) if of_heads(value) => {
+                Rows::narrow_bytes(tokens, columns).max(Rows::bytes(few, columns))
+            }
+            (false, _) => Rows::bytes(tokens, columns),
         };
         let mut add = |name, lifetime| list.push((name, Group::Activations, lifetime, bytes));
         match training.recompute == Recompute::None && of_layer(value) {
             true => (0..a.layers).for_each(|layer| add(Name::Kept(layer, value), None)),
             false => add(Name::Value(value), lifetime),
         }
-    }
-    if training.recompute == Recompute::None {
-        let middle = |layer| (Name::Kept(layer, Value::Middle), Group::Activations, None, hidden);
-        list.extend((0..a.layers).map(middle));
     }
     let words = training.vocabulary_chunk.min(a.vocab_size);
     let head = Some((Stage::Head, Stage::Head));

@@ -43,6 +43,8 @@ fn open(
         recipe,
         gradient: Some(STORAGE),
         recompute: Recompute::Layer,
+        rounds_residual: false,
+        narrow_heads_from: None,
     };
     let plan = plan_training(&a, &settings, sizes, &|_| None, need.bytes());
     let scratch = plan.buffer(Name::Scratch).unwrap();

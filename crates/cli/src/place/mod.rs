@@ -69,12 +69,25 @@ impl Place {
     }
 
     /// Words of the vocabulary whose logits exist at a time, in a step of so many tokens. A GPU is not kept busy by
-    /// few of either; where a model is wide, more of them lie in the room that a layer's values take anyway.
-    pub(crate) fn words(&self, hidden_size: usize, tokens: usize) -> usize {
-        let least = if hidden_size < 2048 { 2048 } else { 4096 };
+    /// few of either; and as many words as gate and up have outputs take no more than those, which no longer live then.
+    pub(crate) fn words(&self, a: &Architecture, tokens: usize) -> usize {
+        let free = a.intermediate_size / 1024 * 1024;
         match self {
             Place::Cpu { .. } => 2048,
-            Place::Cuda { .. } => (4096 / tokens.max(1) * 2048).clamp(least, 8192),
+            Place::Cuda { .. } => (4096 / tokens.max(1) * 2048).max(free).clamp(2048, 8192),
+        }
+    }
+
+    /// As its backend answers.
+    pub(crate) fn rounds_residual(&self) -> bool {
+        matches!(self, Place::Cuda { .. })
+    }
+
+    /// Tokens from which on its backend takes heads of this width narrow.
+    pub(crate) fn narrow_heads_from(&self, head_dim: usize) -> Option<usize> {
+        match self {
+            Place::Cpu { .. } => None,
+            Place::Cuda { device, .. } => device.narrow_heads_from(head_dim),
         }
     }
 

@@ -1,4 +1,5 @@
-//! A training step of a small model in four bits, both ways, beside the same step in bf16.
+//! A training step of a small model: in four bits, both ways, beside the same step in bf16; and with all values kept,
+//! beside one that computes layers again.
 
 use std::path::Path;
 
@@ -36,19 +37,30 @@ impl Learner<Cuda> for Notes {
     }
 }
 
-fn architecture() -> Architecture {
+fn architecture(head_dim: usize) -> Architecture {
     let config = serde_json::json!({
         "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-6,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": head_dim, "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0, "vocab_size": WORDS, "max_position_embeddings": 128,
         "tie_word_embeddings": true, "hidden_act": "silu",
     });
     Architecture::from_config(Path::new("config.json"), &config, None).unwrap()
 }
 
-/// Loss and gradients of a batch with this number.
-fn step(make: &dyn Fn(usize) -> Cuda, batch: u64) -> (f64, Vec<(TensorName, Vec<f32>)>) {
-    let a = architecture();
+/// How a batch is computed.
+#[derive(Clone, Copy)]
+struct Way {
+    batch: u64,
+    recompute: Recompute,
+    head_dim: usize,
+}
+
+const WAY: Way = Way { batch: 1, recompute: Recompute::Layer, head_dim: 32 };
+
+/// Loss and gradients of a batch with a number.
+fn step(make: &dyn Fn(usize) -> Cuda, way: Way) -> (f64, Vec<(TensorName, Vec<f32>)>) {
+    let Way { batch, recompute, head_dim } = way;
+    let a = architecture(head_dim);
     let settings = Settings {
         context: TOKENS,
         chunk: TOKENS,
@@ -61,7 +73,9 @@ fn step(make: &dyn Fn(usize) -> Cuda, batch: u64) -> (f64, Vec<(TensorName, Vec<
         vocabulary_chunk: WORDS,
         recipe: Recipe::DEFAULT,
         gradient: None,
-        recompute: Recompute::Layer,
+        recompute,
+        rounds_residual: true,
+        narrow_heads_from: (head_dim == 64).then_some(16),
     };
     let plan = plan_training(&a, &settings, training, &|_| None, 0);
     let mut model = Training::new(make(plan.arena_bytes), &a, &plan, training, &|_| None).unwrap();
@@ -82,10 +96,10 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 #[test]
 fn a_step_in_four_bits_goes_the_way_of_one_in_bf16() {
     let exact = std::cell::RefCell::default();
-    computed_by_the_library(Compute::Bf16, |make, _| *exact.borrow_mut() = step(make, 1));
+    computed_by_the_library(Compute::Bf16, |make, _| *exact.borrow_mut() = step(make, WAY));
     let (exact_loss, exact): (f64, Vec<(TensorName, Vec<f32>)>) = exact.into_inner();
     computed_by_the_library(Compute::NativeFp4, |make, _| {
-        let (loss, gradients) = step(make, 1);
+        let (loss, gradients) = step(make, WAY);
         assert!((loss / exact_loss - 1.0).abs() < 0.02, "loss {loss}, in bf16 {exact_loss}");
         for ((name, got), (_, want)) in gradients.iter().zip(&exact) {
             let along = cosine(got, want);
@@ -93,7 +107,23 @@ fn a_step_in_four_bits_goes_the_way_of_one_in_bf16() {
             let least = if got.len() > 64 { 0.9 } else { 0.85 };
             assert!(along > least, "{name}: the cosine of both gradients is {along}");
         }
-        assert!(step(make, 1) == (loss, gradients.clone()), "the same batch gives the same bits");
-        assert!(step(make, 2) != (loss, gradients), "another is rounded otherwise");
+        assert!(step(make, WAY) == (loss, gradients.clone()), "the same batch gives the same bits");
+        assert!(step(make, Way { batch: 2, ..WAY }) != (loss, gradients), "another is rounded otherwise");
+    });
+}
+
+// Gate and up are rounded before or after their tensor's scale, by whether they are kept.
+#[test]
+fn a_layer_computed_again_goes_the_way_of_one_that_was_kept() {
+    computed_by_the_library(Compute::Bf16, |make, _| {
+        // Heads are narrow.
+        let way = Way { head_dim: 64, ..WAY };
+        let [(loss, again), (kept_loss, kept)] =
+            [Recompute::Layer, Recompute::None].map(|recompute| step(make, Way { recompute, ..way }));
+        assert!((loss / kept_loss - 1.0).abs() < 1e-4, "loss {loss}, with all kept {kept_loss}");
+        for ((name, got), (_, want)) in again.iter().zip(&kept) {
+            let along = cosine(got, want);
+            assert!(along > 0.9999, "{name}: the cosine of both gradients is {along}");
+        }
     });
 }

@@ -115,20 +115,35 @@ __device__ __forceinline__ void put_eight(float *to, const float (&x)[8]) {
     ((float4 *)to)[0] = make_float4(x[0], x[1], x[2], x[3]), ((float4 *)to)[1] = make_float4(x[4], x[5], x[6], x[7]);
 }
 
-__device__ __forceinline__ u32 two_bf16(float low, float high) { return bf16_of(low) | (u32)bf16_of(high) << 16; }
+#ifdef __CUDACC__
+// Two values as a pair of bf16, to nearest, the first in the low half. A NaN is one, if not the same.
+__device__ __forceinline__ u32 pair_of(float low, float high) {
+    u32 d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+#endif
 
 __device__ __forceinline__ uint4 eight_bf16(const float (&x)[8]) {
-    return make_uint4(two_bf16(x[0], x[1]), two_bf16(x[2], x[3]), two_bf16(x[4], x[5]), two_bf16(x[6], x[7]));
+    return make_uint4(pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]), pair_of(x[6], x[7]));
+}
+
+__device__ __forceinline__ uint2 four_bf16(float4 x) { return make_uint2(pair_of(x.x, x.y), pair_of(x.z, x.w)); }
+
+__device__ __forceinline__ float4 four_of(uint2 x) {
+    return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
+                       __uint_as_float(x.y & 0xffff0000u));
 }
 
 // Four columns; rows have a multiple of four of them.
 __device__ __forceinline__ void put_four(void *rows, u32 narrow, u32 columns, u64 row, u32 column, float4 x) {
-    if (narrow) {
-        uint2 four = make_uint2(two_bf16(x.x, x.y), two_bf16(x.z, x.w));
-        *(uint2 *)((u16 *)rows + row * padded(columns) + column) = four;
-    } else {
-        *(float4 *)((float *)rows + row * columns + column) = x;
-    }
+    if (narrow) *(uint2 *)((u16 *)rows + row * padded(columns) + column) = four_bf16(x);
+    else *(float4 *)((float *)rows + row * columns + column) = x;
+}
+
+__device__ __forceinline__ float4 get_four(const void *rows, u32 narrow, u32 columns, u64 row, u32 column) {
+    if (narrow) return four_of(*(const uint2 *)((const u16 *)rows + row * padded(columns) + column));
+    return *(const float4 *)((const float *)rows + row * columns + column);
 }
 
 // Zeros after the last column of a narrow row; thread `lane` of `lanes`.

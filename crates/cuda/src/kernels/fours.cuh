@@ -16,6 +16,22 @@ __device__ __forceinline__ float4 all_of(float x) { return make_float4(x, x, x, 
 
 __device__ __forceinline__ float4 minus(float4 a) { return make_float4(-a.x, -a.y, -a.z, -a.w); }
 
+// A thread's fours of a head, all on their way at once.
+template <u32 EACH>
+__device__ __forceinline__ void get_fours(const void *heads, u32 narrow, u64 head, u32 lane, float4 (&x)[EACH]) {
+    u64 at = head * (EACH * 16) + lane * 4;
+    if (narrow) {
+        uint2 four[EACH];
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) four[i] = *(const uint2 *)((const u16 *)heads + at + i * 16);
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) x[i] = four_of(four[i]);
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) x[i] = *(const float4 *)((const float *)heads + at + i * 16);
+    }
+}
+
 // `fold` of lanes that four neighbouring threads hold four each.
 __device__ __forceinline__ float fold_fours(float4 lanes) {
     float sums[4] = {lanes.x, lanes.y, lanes.z, lanes.w};

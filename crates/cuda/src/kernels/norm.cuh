@@ -6,9 +6,15 @@ __device__ __forceinline__ float reciprocal(float squares, u32 columns, float ep
     return 1.0f / sqrtf(squares / (float)columns + eps);
 }
 
-// The same of a row in shared memory; the threads of a warp call it together.
-__device__ __forceinline__ float reciprocal_of(const float *row, u32 columns, float eps) {
+__device__ __forceinline__ float value_of(const float *x) { return *x; }
+__device__ __forceinline__ float value_of(const u16 *x) { return float_of(*x); }
+
+// The same of a row in shared memory, in f32 or narrow; the threads of a warp call it together.
+template <class X> __device__ __forceinline__ float reciprocal_of(const X *row, u32 columns, float eps) {
     float squares = 0.0f;
-    for_lane(columns, [&](u64 c) { squares = __fmaf_rn(row[c], row[c], squares); });
+    for_lane(columns, [&](u64 c) {
+        float x = value_of(row + c);
+        squares = __fmaf_rn(x, x, squares);
+    });
     return reciprocal(fold(squares), columns, eps);
 }

@@ -58,13 +58,6 @@ template <int COUNT> __device__ __forceinline__ void wait_for_copies_but() {
 // Waits for all copies that this thread started.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Two values as a pair of bf16, to nearest, the first in the low half.
-__device__ __forceinline__ u32 pair_of(float low, float high) {
-    u32 d;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-    return d;
-}
-
 // Products of two pairs of bf16, rounded.
 __device__ __forceinline__ u32 multiply_pairs(u32 a, u32 b) {
     u32 d;

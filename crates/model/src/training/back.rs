@@ -1,12 +1,12 @@
-//! A layer backwards: computed again from its input unless it was kept, then the stages in mirrored order. The
-//! gradient of what leaves the layer becomes the gradient of what entered it, in one buffer.
+//! A layer backwards: computed again from what was kept of the residual unless all was, then the stages in mirrored
+//! order. The gradient of what leaves the layer becomes the gradient of what entered it, in one buffer.
 
 use halfbyte_checkpoint::{LayerTensor, TensorName};
 use halfbyte_ops::learn::Factors;
 use halfbyte_ops::{
     Backend, HeadsGradient, Luck, Matrix, OutputGradient, Rows, Vector, Weight, WeightFormat,
 };
-use halfbyte_plan::Value;
+use halfbyte_plan::{Recompute, Value};
 
 use super::{Learner, Training};
 use crate::block::{self, Pass};
@@ -59,9 +59,13 @@ impl<B: Backend> Training<B> {
         learner: &mut dyn Learner<B>,
     ) -> Result<()> {
         let w = self.layers[index];
-        if self.kept.is_empty() {
-            block::attention(&mut self.backend, &w, pass, &mut Observer::nobody())?;
-            block::activate(&mut self.backend, &w, pass, &mut Observer::nobody())?;
+        if self.recompute == Recompute::Layer {
+            let nobody = &mut Observer::nobody();
+            let attended = block::attend(&mut self.backend, &w, pass, nobody)?;
+            if !self.rounds {
+                block::add_attended(&mut self.backend, attended, &w, pass, nobody)?;
+            }
+            block::activate(&mut self.backend, &w, pass, nobody)?;
         }
         self.feed_forward_back(index, &w, pass, learner)?;
         self.attention_back(index, &w, pass, learner)?;
@@ -87,7 +91,7 @@ impl<B: Backend> Training<B> {
 
     /// The residual's gradient as a matrix takes it: the norm that it came through last left it so.
     fn residual_taken(&self, d_residual: Rows, matrix: Matrix) -> Rows {
-        let narrow = self.rows(Value::Part, d_residual.rows, d_residual.columns);
+        let narrow = self.rows(Value::DRounded, d_residual.rows, d_residual.columns);
         if block::input(narrow, &[matrix]).narrow { narrow.narrow() } else { d_residual }
     }
 
@@ -180,15 +184,14 @@ impl<B: Backend> Training<B> {
     ) -> Result<[(Rows, Rows); 3]> {
         let at = &pass.at;
         let tokens = d_attended.rows;
-        let dq = self.rows(Value::DQ, tokens, at.q.columns);
-        let dk = self.rows(Value::DK, tokens, at.k.columns);
-        let dv = as_heads(self.rows(Value::DV, tokens, at.v.columns), at.v);
+        let gradient = |value, of: Rows| as_heads(self.rows(value, tokens, of.columns), of);
+        let (dq, dk, dv) = (gradient(Value::DQ, at.q), gradient(Value::DK, at.k), gradient(Value::DV, at.v));
+        let between = gradient(Value::DRaw, at.q);
         self.backend.attend_gradient(&pass.attention(w), pass.attended(w.o), d_attended, dq, dk, dv)?;
         let gains = self.rows(Value::Gradient, 2, pass.head_dim);
         if w.q_norm.is_some() || w.k_norm.is_some() {
             self.backend.clear(gains)?;
         }
-        let between = self.rows(Value::DRaw, tokens, at.q.columns);
         // What attention was computed from has been used for the last time: there is room.
         let [room_q, room_k] = [at.q, at.k].map(|used| Rows::new(used.buffer, tokens, used.columns));
         let back = |matrix, raw, norm: Option<Vector>, gradient: Rows, dy, used: Rows| {

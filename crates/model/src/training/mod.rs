@@ -1,6 +1,6 @@
 //! A step of training: tokens -> embed -> block x L -> norm -> head -> loss, and back.
 //!
-//! The way there is the decoder's own, for several samples at once; each layer's input is kept.
+//! The way there is the decoder's own, for several samples at once; the residual is kept as it enters each layer.
 //! On the way back a layer is computed again with everything stored, then its gradients are
 //! handed out one tensor at a time, those of matrices as the two factors that they are made of: who
 //! takes them may change the weight at once, because everything that needs the old weight has been
@@ -111,9 +111,11 @@ pub struct Training<B: Backend> {
     final_norm: Vector,
     head: Weight,
     buffers: Vec<(Value, Buffer)>,
-    saved: Vec<Buffer>,
-    /// Values of each layer, where they are kept for the way back; empty where they are computed again.
+    /// Values of each layer that are kept for the way back.
     kept: Vec<Vec<(Value, Buffer)>>,
+    recompute: Recompute,
+    /// Whether the residual is kept rounded, as it enters a layer and in its middle; else only the first, as it is.
+    rounds: bool,
     /// Angles of the positions of the longest sample: to compute them at every step, the device would wait.
     turns: Vec<f32>,
     most: usize,
@@ -133,9 +135,8 @@ impl<B: Backend> Training<B> {
         encoding: &dyn Fn(TensorName) -> Option<Encoding>,
     ) -> Result<Self> {
         let handles = Handles { architecture, plan, encoding, one_cache: true };
-        let layers = (0..architecture.layers).map(|i| handles.layer(i)).collect::<Result<_>>()?;
+        let layers = (0..architecture.layers).map(|i| handles.layer(i)).collect::<Result<Vec<_>>>()?;
         let (embedding, head) = handles.tables()?;
-        let saved = (0..architecture.layers).map(|layer| handles.buffer(Name::Saved(layer)));
         let planned = plan.buffers.iter().filter_map(|planned| match planned.name {
             Name::Value(value) => Some((value, planned.buffer)),
             _ => None,
@@ -147,22 +148,19 @@ impl<B: Backend> Training<B> {
             });
             of.collect()
         });
-        let kept = match training.recompute {
-            Recompute::Layer => Vec::new(),
-            Recompute::None => kept.collect(),
-        };
         let settings = &plan.settings;
         let words = training.vocabulary_chunk.min(architecture.vocab_size);
         let mut turns = vec![0.0; settings.context * architecture.head_dim];
         Angles::new(architecture).fill(0..settings.context, &mut turns);
         Ok(Training {
             final_norm: handles.vector(TensorName::FinalNorm)?,
+            rounds: training.rounds_residual && layers.iter().all(Layer::rounds_residual),
+            recompute: training.recompute,
             layers,
             embedding,
             head,
             buffers: planned.collect(),
-            saved: saved.collect::<Result<_>>()?,
-            kept,
+            kept: kept.collect(),
             turns,
             most: settings.chunk,
             longest: settings.context,
@@ -242,7 +240,7 @@ impl<B: Backend> Training<B> {
     ) -> Result<f64> {
         self.weight = 1.0 / trained as f32;
         let mut pass = self.pass(batch)?;
-        pass.keep = !self.kept.is_empty();
+        pass.keep = self.recompute == Recompute::None;
         self.there(batch, &mut pass, &mut Observer::nobody())?;
         let mean = self.measure(batch, &pass, true)?;
         if !mean.is_finite() {
@@ -253,6 +251,9 @@ impl<B: Backend> Training<B> {
         self.head_back(batch, &pass, learner)?;
         for index in (0..self.layers.len()).rev() {
             pass.at = self.values(index, batch.tokens.len());
+            if let Some([entered, middle]) = pass.at.rounded.take() {
+                (pass.at.entered, pass.at.middle) = (entered, middle);
+            }
             self.layer_back(index, &pass, learner)?;
         }
         self.tables_back(batch, learner)?;
@@ -318,7 +319,7 @@ impl<B: Backend> Training<B> {
         Ok(Pass { at, head_dim, norm_eps, samples, start: 0, keep: false })
     }
 
-    /// Embedding and all layers; their inputs are kept, and all else if the pass says so.
+    /// Embedding and all layers; the residual is kept, and all else if the pass says so.
     fn there(&mut self, batch: &Batch, pass: &mut Pass, observer: &mut Observer<'_>) -> Result<()> {
         let tokens = batch.tokens.len();
         self.backend.embed(&batch.tokens, &self.embedding, pass.at.entered)?;
@@ -340,46 +341,56 @@ impl<B: Backend> Training<B> {
         Rows::new(self.buffer(value), rows, columns)
     }
 
-    /// A value of a layer: its own where all are kept, else the one that layers share.
-    fn of_layer(&self, layer: usize, value: Value, rows: usize, columns: usize) -> Rows {
-        let own = self.kept.get(layer).and_then(|values| values.iter().find(|(name, _)| *name == value));
-        own.map_or_else(|| self.rows(value, rows, columns), |(_, buffer)| Rows::new(*buffer, rows, columns))
+    /// A value of a layer that is its own, if it is kept.
+    fn own(&self, layer: usize, value: Value, rows: usize, columns: usize) -> Option<Rows> {
+        let (_, buffer) = self.kept.get(layer)?.iter().find(|(name, _)| *name == value)?;
+        Some(Rows::new(*buffer, rows, columns))
     }
 
-    /// The residual goes from what is kept of one layer to what is kept of the next.
+    /// The residual stays in one place where it is kept rounded; else it goes from what is kept of one layer to what is
+    /// kept of the next.
     fn values(&self, layer: usize, tokens: usize) -> Values {
         let a = &self.architecture;
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
-        let rows = |value, columns| self.of_layer(layer, value, tokens, columns);
+        let rows = |value, columns| {
+            self.own(layer, value, tokens, columns).unwrap_or_else(|| self.rows(value, tokens, columns))
+        };
         let mixed = |value| self.layers[layer].mixed(rows(value, a.intermediate_size));
         let residual = rows(Value::Residual, a.hidden_size);
         // What attention rounds is narrow where the device takes it so, and nothing else wants it.
         let w = &self.layers[layer];
-        let rounds = w.cache.format == CacheFormat::Bf16 && !back::wants_f32(w.v) && !back::wants_f32(w.o);
-        let narrow = rounds && self.backend.narrow_heads(tokens, a.head_dim);
+        let rounds = ![w.q, w.k, w.v, w.o].into_iter().any(back::wants_f32);
+        let narrow =
+            rounds && w.cache.format == CacheFormat::Bf16 && self.backend.narrow_heads(tokens, a.head_dim);
         let heads = |value, columns| {
             let rows = rows(value, columns);
             if narrow { rows.narrow() } else { rows }
         };
-        let saved =
-            |layer: usize| self.saved.get(layer).map(|buffer| Rows::new(*buffer, tokens, a.hidden_size));
+        let kept = |layer, value| self.own(layer, value, tokens, a.hidden_size).unwrap_or(residual);
+        let [entered, middle] = [Value::Entered, Value::Middle].map(|value| kept(layer, value));
+        let (entered, middle, residual, rounded) = match self.rounds {
+            true => (residual, residual, residual, Some([entered.narrow(), middle.narrow()])),
+            false => (entered, middle, kept(layer + 1, Value::Entered), None),
+        };
         Values {
-            entered: saved(layer).unwrap_or(residual),
-            middle: if self.kept.is_empty() { residual } else { rows(Value::Middle, a.hidden_size) },
-            residual: saved(layer + 1).unwrap_or(residual),
+            entered,
+            middle,
+            residual,
+            rounded,
             normed: rows(Value::Normed, a.hidden_size),
             post_normed: rows(Value::PostNormed, a.hidden_size),
             turns: rows(Value::Turns, a.head_dim),
             q: heads(Value::Q, q),
             k: heads(Value::K, kv),
-            q_raw: rows(Value::QRaw, q),
-            k_raw: rows(Value::KRaw, kv),
+            q_raw: heads(Value::QRaw, q),
+            k_raw: heads(Value::KRaw, kv),
             v: heads(Value::V, kv),
             attended: rows(Value::Attended, q),
             gate: mixed(Value::Gate),
             up: mixed(Value::Up),
             activated: rows(Value::Activated, a.intermediate_size),
-            part: rows(Value::Part, a.hidden_size),
+            // Nobody goes back while somebody watches.
+            part: rows(Value::DNormed, a.hidden_size),
         }
     }
 }

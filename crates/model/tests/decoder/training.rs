@@ -56,8 +56,14 @@ pub(crate) fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Train
     let widest = a.hidden_size.max(a.intermediate_size).max(a.heads * a.head_dim).max(way.words);
     let need = TrainingNeed { tokens, longest, widest, head_dim: a.head_dim, threads: way.threads };
     let gradient = Some(Storage::Float);
-    let training =
-        TrainingSettings { vocabulary_chunk: way.words, recipe: WIDE, gradient, recompute: way.recompute };
+    let training = TrainingSettings {
+        vocabulary_chunk: way.words,
+        recipe: WIDE,
+        gradient,
+        recompute: way.recompute,
+        rounds_residual: false,
+        narrow_heads_from: None,
+    };
     let encoding = |name| toy.checkpoint.find(name).map(|tensor| tensor.encoding);
     let plan = plan_training(a, &settings, training, &encoding, need.bytes());
     let scratch = plan.buffer(Name::Scratch).unwrap();

@@ -56,8 +56,10 @@ impl Size<'_> {
             RecomputeArg::None => Recompute::None,
         };
         let (recipe, gradient) = (self.state.recipe(), self.gradient);
-        let vocabulary_chunk = place.words(self.architecture.hidden_size, self.batch * self.length);
-        TrainingSettings { vocabulary_chunk, recipe, gradient, recompute }
+        let vocabulary_chunk = place.words(self.architecture, self.batch * self.length);
+        let rounds_residual = place.rounds_residual();
+        let narrow_heads_from = place.narrow_heads_from(self.architecture.head_dim);
+        TrainingSettings { vocabulary_chunk, recipe, gradient, recompute, rounds_residual, narrow_heads_from }
     }
 
     /// Every buffer of a run.
