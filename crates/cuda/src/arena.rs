@@ -33,8 +33,14 @@ pub(crate) fn bytes_of_mut<T: Plain>(values: &mut [T]) -> &mut [u8] {
 }
 
 impl Cuda {
-    /// Where a buffer lies; it must be inside the arena and begin with a whole number.
+    /// Where a buffer lies that may be written: what was decoded of it or lies in it is forgotten.
     pub(crate) fn pointer(&self, op: &'static str, buffer: Buffer) -> Result<DevicePtr> {
+        self.decoded.borrow_mut().forget(buffer);
+        self.place(op, buffer)
+    }
+
+    /// Where a buffer lies; it must be inside the arena and begin with a whole number.
+    pub(crate) fn place(&self, op: &'static str, buffer: Buffer) -> Result<DevicePtr> {
         let place = self.arena.at(buffer.offset, buffer.bytes).filter(|_| buffer.offset.is_multiple_of(4));
         place.map(DevicePtr).ok_or(Error::Bounds {
             op,
@@ -58,7 +64,13 @@ impl Cuda {
         self.pointer(op, vector.buffer)
     }
 
-    /// A weight, whole: its header and its panels (see `weight`).
+    /// A weight that will be written.
+    pub(crate) fn changed_weight(&self, op: &'static str, weight: &Weight) -> Result<DevicePtr> {
+        self.pointer(op, weight.buffer)?;
+        self.weight(op, weight)
+    }
+
+    /// A weight that is only read, whole: its header and its panels (see `weight`).
     pub(crate) fn weight(&self, op: &'static str, weight: &Weight) -> Result<DevicePtr> {
         let bytes = weight.format.bytes(weight.rows, weight.columns);
         check(weight.buffer.bytes == bytes && weight.buffer.offset.is_multiple_of(64), op, || {
@@ -71,7 +83,7 @@ impl Cuda {
                 weight.columns
             )
         })?;
-        self.pointer(op, weight.buffer)
+        self.place(op, weight.buffer)
     }
 
     /// The planned scratch, if it has so many bytes.
@@ -79,7 +91,7 @@ impl Cuda {
         check(bytes <= self.scratch.bytes, op, || {
             format!("needs {bytes} bytes of scratch, planned were {}", self.scratch.bytes)
         })?;
-        self.pointer(op, self.scratch)
+        self.pointer(op, Buffer { bytes, ..self.scratch })
     }
 
     /// A list for the kernels of this op alone (tokens, targets): a few of them may be up at once.

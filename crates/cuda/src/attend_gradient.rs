@@ -96,7 +96,14 @@ pub(crate) fn run(
         dk: place(dk)?,
         dv: place(dv)?,
         narrow_results: dv.narrow,
-        scratch: cuda.scratch(OP, rows_scratch(of.q.rows, heads, kv_heads, of.head_dim))?,
+        scratch: cuda.scratch(
+            OP,
+            match of.q.narrow {
+                // They are taken as they are.
+                true => of.q.rows * heads * STATS,
+                false => rows_scratch(of.q.rows, heads, kv_heads, of.head_dim),
+            },
+        )?,
         heads,
         kv_heads,
     };

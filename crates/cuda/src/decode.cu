@@ -1,18 +1,38 @@
-// Part of a weight as bf16 rows: what the products of cuBLASLt take. Without the tensor's own scale, so exact.
+// Rows of weights as bf16 rows: what products of many tokens take. Without the tensor's own scale, so exact.
 #include "weight_tile.cuh"
 
 // A block takes the 16 rows of a panel and 512 columns: a warp two of the rows, a thread eight columns and the eight that
 // lie 256 further.
 const u32 ROWS = 2, PARTS = 2;
 
+// Rows of a weight, and where they go.
+struct Piece {
+    const u8 *weight;
+    u32 rows;
+    uint4 *out;
+};
+
+// A panel of the first piece or, behind its last, of the second, or the third.
+__device__ __forceinline__ Piece piece_of(Piece a, Piece b, Piece c, u32 *panel) {
+    u32 of_a = (a.rows + 15) / 16, of_b = (b.rows + 15) / 16;
+    if (*panel < of_a) return a;
+    *panel -= of_a;
+    if (*panel < of_b) return b;
+    *panel -= of_b;
+    return c;
+}
+
 // Rows from `first_row` on, which begins a panel; of each the `width` columns from `first_column` on, both multiples of 64.
 template <int FORMAT>
-__device__ __forceinline__ void decode_part(const u8 *weight, u32 columns, u32 first_row, u32 rows, u32 first_column,
-                                            u32 width, uint4 *out) {
+__device__ __forceinline__ void decode_pieces(u32 columns, u32 first_row, u32 first_column, u32 width, Piece a, Piece b,
+                                              Piece c) {
     const u32 WORDS = FORMAT == INT8 ? 2 : 1;
-    u32 row = threadIdx.x / 32, first = blockIdx.y * 16 + row, eight = blockIdx.x * (32 * PARTS) + threadIdx.x % 32;
+    u32 number = blockIdx.y;
+    Piece piece = piece_of(a, b, c, &number);
+    u32 rows = piece.rows, row = threadIdx.x / 32, first = number * 16 + row;
+    u32 eight = blockIdx.x * (32 * PARTS) + threadIdx.x % 32;
     // Where this thread's first eight lies, and how far the next ones are.
-    const u8 *panel = panel_of(weight, FORMAT, columns, first_row + first);
+    const u8 *panel = panel_of(piece.weight, FORMAT, columns, first_row + first);
     u64 bytes = FORMAT == INT8 ? padded(columns) : padded(columns) / 2, column = first_column + eight * 8;
     const u8 *from = panel + row * bytes + (FORMAT == INT8 ? column : column / 2);
     const u8 *scale = panel + 16 * bytes + (row * padded(columns) + column) / 16;
@@ -33,7 +53,7 @@ __device__ __forceinline__ void decode_part(const u8 *weight, u32 columns, u32 f
             }
         }
     }
-    out += (u64)first * (width / 8) + eight;
+    uint4 *out = piece.out + (u64)first * (width / 8) + eight;
 #pragma unroll
     for (u32 i = 0; i < ROWS; i++) {
 #pragma unroll
@@ -52,12 +72,14 @@ __device__ __forceinline__ void decode_part(const u8 *weight, u32 columns, u32 f
     }
 }
 
-#define PART const u8 *weight, u32 columns, u32 first_row, u32 rows, u32 first_column, u32 width, uint4 *out
+#define PIECES                                                                                                              \
+    u32 columns, u32 first_row, u32 first_column, u32 width, const u8 *weight_a, u32 rows_a, uint4 *out_a,                  \
+        const u8 *weight_b, u32 rows_b, uint4 *out_b, const u8 *weight_c, u32 rows_c, uint4 *out_c
 
-extern "C" __global__ void __launch_bounds__(256) decode_int8_part(PART) {
-    decode_part<INT8>(weight, columns, first_row, rows, first_column, width, out);
-}
+#define DECODE(format)                                                                                                      \
+    decode_pieces<format>(columns, first_row, first_column, width, Piece{weight_a, rows_a, out_a},                          \
+                          Piece{weight_b, rows_b, out_b}, Piece{weight_c, rows_c, out_c})
 
-extern "C" __global__ void __launch_bounds__(256) decode_nvfp4_part(PART) {
-    decode_part<NVFP4>(weight, columns, first_row, rows, first_column, width, out);
-}
+extern "C" __global__ void __launch_bounds__(256) decoded_int8(PIECES) { DECODE(INT8); }
+
+extern "C" __global__ void __launch_bounds__(256) decoded_nvfp4(PIECES) { DECODE(NVFP4); }

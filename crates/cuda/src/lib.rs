@@ -135,6 +135,7 @@ pub struct Cuda {
     /// What decides random roundings in the gradients of products, where they may be rounded so.
     luck: Option<Luck>,
     chain: chain::Chain,
+    decoded: RefCell<library::Decoded>,
 }
 
 impl Cuda {
@@ -155,6 +156,7 @@ impl Cuda {
             profile: None,
             luck: None,
             chain: chain::Chain::default(),
+            decoded: RefCell::default(),
         };
         cuda.pointer("scratch", scratch)?;
         Ok(cuda)

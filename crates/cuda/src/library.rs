@@ -1,8 +1,9 @@
 //! Products of many tokens by cuBLASLt, where one is in use, or else by our own warpgroups where the chip has them
-//! (`product_warpgroup`). The weight is decoded into scratch, as much of it as has room, and multiplied by all tokens;
-//! then the next part of the results. Rows that are not narrow are rounded into scratch first, as our other kernels
+//! (`product_warpgroup`). The weight is decoded into scratch (`decoded`), as much of it as has room, and multiplied by all
+//! tokens; then the next part of the results. Rows that are not narrow are rounded into scratch first, as our other kernels
 //! round them on their way; or both sides to fewer bits (`few_bits`).
 
+mod decoded;
 mod forward;
 mod own;
 
@@ -12,22 +13,25 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use halfbyte_ops::error::check;
-use halfbyte_ops::tensor::{PANEL, UNIT};
-use halfbyte_ops::{Luck, Result, Rows, Weight, WeightFormat};
+use halfbyte_ops::tensor::UNIT;
+use halfbyte_ops::{Buffer, Luck, Result, Rows, Weight, WeightFormat};
 
 use crate::cublaslt::{self, CublasLt, Operand, Results, Values};
 use crate::few_bits::{self, Across, Compute, Room};
 use crate::launch::{DevicePtr, Grid, args};
 use crate::{Cuda, Device, gated as mixed, product_warpgroup, residual};
 
-pub(crate) use forward::{gated, linear};
+pub(crate) use decoded::Decoded;
+pub(crate) use forward::{ahead, gated, linear};
 pub(crate) use own::{input_gradients, sums};
 
 /// Tokens from which on these are faster than kernels that decode weights on the way.
 pub const MANY: usize = 256;
 
-/// Bytes of scratch: for a decoded part, for rounded rows, for results that are mixed at once, for the library.
+/// Bytes of scratch: for decoded weights at least and at most, for rounded rows, for results that are mixed at once, for the
+/// library.
 const DECODED: usize = 64 << 20;
+const MOST_DECODED: usize = 256 << 20;
 const ROUNDED: usize = 32 << 20;
 /// Half of it, so that results would still be near when they are mixed, was slower: short products cost more.
 const RESULTS: usize = 64 << 20;
@@ -35,8 +39,14 @@ const WORKSPACE: usize = 32 << 20;
 /// What the library wants its workspace to begin at a multiple of.
 const ALIGNMENT: usize = 256;
 
-/// Bytes of scratch for all of them.
-pub(crate) const SCRATCH: usize = DECODED + ROUNDED + RESULTS + WORKSPACE + ALIGNMENT;
+/// Bytes of scratch for all but decoded weights, which lie behind them; and for all.
+const BESIDE: usize = WORKSPACE + ROUNDED + RESULTS;
+pub(crate) const SCRATCH: usize = BESIDE + DECODED + ALIGNMENT;
+
+/// Bytes of scratch with room for so many of decoded weights, if that is not too much.
+pub(crate) fn scratch(decoded: usize) -> usize {
+    SCRATCH + decoded.min(MOST_DECODED).saturating_sub(DECODED)
+}
 
 /// What multiplies.
 #[derive(Clone)]
@@ -140,10 +150,10 @@ struct Places {
 }
 
 fn places(cuda: &Cuda, op: &'static str) -> Result<Places> {
-    let start = cuda.scratch(op, SCRATCH)?;
-    let workspace = DevicePtr(start.0.next_multiple_of(ALIGNMENT as u64));
-    let decoded = workspace.add(WORKSPACE);
-    let rounded = decoded.add(DECODED);
+    let room = decoded::room(cuda);
+    let decoded = cuda.place(op, room)?;
+    let workspace = cuda.pointer(op, Buffer { offset: room.offset - BESIDE, bytes: BESIDE })?;
+    let rounded = workspace.add(WORKSPACE);
     Ok(Places { decoded, rounded, results: rounded.add(ROUNDED), workspace })
 }
 
@@ -200,34 +210,6 @@ fn narrow(cuda: &mut Cuda, op: &'static str, rows: Rows, place: DevicePtr) -> Re
     Ok(Operand::bf16(place, stride))
 }
 
-/// Rows and columns of a weight as bf16: where they lie, or decoded into `place`. Columns go to the end of a block
-/// of 64 at most.
-fn decoded(
-    cuda: &mut Cuda,
-    op: &'static str,
-    weight: &Weight,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    place: DevicePtr,
-) -> Result<Operand> {
-    let from = cuda.weight(op, weight)?;
-    let kernel = match weight.format {
-        WeightFormat::Nvfp4 => "decode_nvfp4_part",
-        WeightFormat::Int8 => "decode_int8_part",
-        WeightFormat::Bf16 | WeightFormat::F32 => {
-            // Panels of 16 rows are rows one after the other, padded.
-            let stride = weight.columns.next_multiple_of(64);
-            let at = from.add(64 + (rows.start * stride + columns.start) * 2);
-            return Ok(Operand::bf16(at, stride));
-        }
-    };
-    let (count, stride) = (rows.len(), columns.len().next_multiple_of(64));
-    let arguments = args![from, weight.columns, rows.start, count, columns.start, stride, place];
-    let blocks = (stride.div_ceil(512) as u32, count.div_ceil(PANEL) as u32, 1);
-    cuda.launch(kernel, Grid { blocks, ..Grid::line(1, 256) }, arguments)?;
-    Ok(Operand::bf16(place, stride))
-}
-
 /// The tensor's own scale, where it has one.
 fn scale(cuda: &Cuda, op: &'static str, weight: &Weight) -> Result<Option<DevicePtr>> {
     let scaled = weight.format == WeightFormat::Nvfp4;
@@ -238,7 +220,7 @@ fn scale(cuda: &Cuda, op: &'static str, weight: &Weight) -> Result<Option<Device
 fn most_results(cuda: &Cuda, inner: usize, tokens: usize, bytes: usize) -> (usize, usize) {
     let limit = cuda.device.library.as_ref().map_or(usize::MAX, |library| library.most.1);
     let room = RESULTS.checked_div(tokens * bytes).unwrap_or(usize::MAX);
-    ((DECODED / (inner.max(1).next_multiple_of(64) * 2)).min(room), limit)
+    ((decoded::room(cuda).bytes / (inner.max(1).next_multiple_of(64) * 2)).min(room), limit)
 }
 
 /// Rows of dy as the left side of products, rounded.
@@ -320,10 +302,9 @@ fn inputs(
     out: Results,
 ) -> Result<()> {
     let columns = part.len();
-    let room = Room { at: places(cuda, op)?.decoded, bytes: DECODED };
     let right = match luck {
-        None => decoded(cuda, op, weight, 0..weight.rows, part, room.at)?,
-        Some(luck) => few_bits::transposed(cuda, op, luck, weight, part, room)?,
+        None => decoded::sides(cuda, op, &[(weight, 0..weight.rows)], part)?[0],
+        Some(luck) => few_bits::transposed(cuda, op, luck, weight, part, decoded::emptied(cuda, op)?)?,
     };
     multiply(cuda, op, &cublaslt::Product { rows, columns, inner, left, right, out, scale })
 }
@@ -374,6 +355,9 @@ pub(crate) fn weight_gradient(cuda: &mut Cuda, dy: Rows, x: Rows, first: usize, 
     let luck = few_bits::luck(cuda, x.columns);
     let for_dy = Room { at: at.results, bytes: RESULTS };
     let for_x = Room { at: at.decoded, bytes: DECODED };
+    if luck.is_some() || !x.narrow {
+        decoded::emptied(cuda, OP)?;
+    }
     let most = match luck {
         None => tokens_at_once(cuda, OP, &[(dy, RESULTS), (x, DECODED)])?,
         Some(_) => in_sixteens(cuda, OP, for_dy.tokens_across(dw.rows).min(for_x.tokens_across(x.columns)))?,

@@ -1,6 +1,6 @@
 //! Products of rows and weights: which kernel for how many tokens. See `ops::linear`, `kernels/product.cuh`.
 
-use halfbyte_ops::{Matrix, Norm, Product, Result, Rows, WeightFormat, linear};
+use halfbyte_ops::{Matrix, Norm, Product, Result, Rows, Weight, WeightFormat, linear};
 
 use crate::few_tokens::{FEW, TOGETHER, bias};
 use crate::launch::{Arg, Grid, args};
@@ -17,6 +17,8 @@ pub(crate) fn forward(cuda: &mut Cuda, x: Rows, products: &[Product]) -> Result<
     let format = |product: &Product| product.matrix.weight.format;
     for alike in products.chunk_by(|a, b| format(a) == format(b)) {
         if library::takes(cuda, x.rows, format(&alike[0])) {
+            let weights: Vec<&Weight> = alike.iter().map(|product| &product.matrix.weight).collect();
+            library::ahead(cuda, "linear", &weights)?;
             alike.iter().try_for_each(|product| library::linear(cuda, x, product))?;
             continue;
         }

@@ -38,13 +38,20 @@ pub struct TrainingNeed {
     pub head_dim: usize,
     /// Widest side of a matrix (of the vocabulary: of a chunk).
     pub widest: usize,
+    /// Values of a layer's matrices, which are found again on the way back where they are decoded into scratch.
+    pub layer: usize,
+    /// Whether they are ([`crate::Device::decodes_before`]).
+    pub decodes_before: bool,
 }
 
 impl TrainingNeed {
     /// Bytes of scratch that every op of such a step finds enough. A norm of heads has a row for each.
     pub fn bytes(&self) -> usize {
         let rows = row_gradients::scratch(self.tokens * self.heads, self.widest);
+        let products =
+            if self.decodes_before && self.tokens >= MANY { library::scratch(self.layer * 2) } else { 0 };
         attend_gradient::scratch(self.tokens, self.heads, self.kv_heads, self.head_dim)
+            .max(products)
             .max(attend::samples_scratch(self.tokens, self.kv_heads, self.head_dim))
             .max(rows)
             .max(update::scratch(self.widest, self.widest))

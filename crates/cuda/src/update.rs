@@ -86,7 +86,7 @@ pub(crate) fn weight(
     step: &Step,
 ) -> Result<()> {
     update::check_shapes(of, first, gradient, kept, &step.recipe)?;
-    let (weight, g) = (cuda.weight(OP, of)?, cuda.pointer(OP, gradient.buffer)?);
+    let (weight, g) = (cuda.changed_weight(OP, of)?, cuda.pointer(OP, gradient.buffer)?);
     let (rest, moments) = (cuda.pointer(OP, kept.remainder)?, cuda.pointer(OP, kept.moment)?);
     let seconds = cuda.pointer(OP, kept.second)?;
     let (full, [key0, key1]) = (step.recipe.full_second, Moving::new(step).draws.key());

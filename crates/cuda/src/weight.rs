@@ -64,7 +64,7 @@ pub(crate) fn code(format: WeightFormat) -> u32 {
 }
 
 pub(crate) fn write(cuda: &mut Cuda, to: &Weight, first_row: usize, rows: WeightRows<'_>) -> Result<()> {
-    let start = cuda.weight("write_weight", to)?;
+    let start = cuda.changed_weight("write_weight", to)?;
     let count = to.check_rows(first_row, rows)?;
     if let WeightRows::Nvfp4 { global, .. } = rows {
         cuda.copy_in(start, bytes_of(&[global]))?;

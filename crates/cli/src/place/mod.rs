@@ -129,9 +129,18 @@ impl Place {
             Place::Cpu { threads, .. } => {
                 halfbyte_cpu::TrainingNeed { tokens, longest, widest, head_dim, threads: *threads }.bytes()
             }
-            Place::Cuda { .. } => {
-                let (heads, kv_heads) = (a.heads, a.kv_heads);
-                let need = halfbyte_cuda::TrainingNeed { tokens, heads, kv_heads, head_dim, widest };
+            Place::Cuda { device, .. } => {
+                let (heads, kv_heads, layer) = (a.heads, a.kv_heads, layer_values(a));
+                let decodes_before = device.decodes_before();
+                let need = halfbyte_cuda::TrainingNeed {
+                    tokens,
+                    heads,
+                    kv_heads,
+                    head_dim,
+                    widest,
+                    layer,
+                    decodes_before,
+                };
                 need.bytes().max(self.scratch(a, settings))
             }
         }
@@ -193,6 +202,16 @@ impl Place {
             }
         })
     }
+}
+
+/// Values of a layer's matrices, with their columns in blocks of 64 as devices have them.
+fn layer_values(a: &Architecture) -> usize {
+    let tensors = LayerTensor::ALL.into_iter().filter(|tensor| a.has(*tensor));
+    let values = tensors.map(|tensor| match a.shape(TensorName::Layer(0, tensor))[..] {
+        [rows, columns] => rows * columns.next_multiple_of(64),
+        _ => 0,
+    });
+    values.sum()
 }
 
 /// See [`Place::reader`].

@@ -5,8 +5,8 @@ use std::ops::Range;
 use halfbyte_ops::{Matrix, Product, Result, Rows, Weight};
 
 use super::{
-    DECODED, RESULTS, ROUNDED, decoded, in_sixteens, most_results, multiply, narrow, own, parts, pieces,
-    places, scale, tokens_at_once,
+    RESULTS, ROUNDED, decoded, in_sixteens, most_results, multiply, narrow, own, parts, pieces, places,
+    scale, tokens_at_once,
 };
 use crate::cublaslt::{self, Operand, Results};
 use crate::few_bits::{self, Compute, Room};
@@ -42,21 +42,33 @@ fn left(
     Ok(Left { side, rows: x.rows, inner: x.columns.next_multiple_of(64), way, factor })
 }
 
-/// Rows of a weight as the right side, behind `skipped` ones.
-pub(super) fn right(
+/// Rows of weights as right sides, all there at once. In few bits they lie one behind the other.
+pub(super) fn rights<const N: usize>(
     cuda: &mut Cuda,
     op: &'static str,
     way: Compute,
-    weight: &Weight,
+    weights: [&Weight; N],
     rows: Range<usize>,
-    skipped: usize,
-) -> Result<Operand> {
-    let room = Room { at: places(cuda, op)?.decoded, bytes: DECODED };
-    if way != Compute::Bf16 {
-        return few_bits::weight(cuda, op, way, weight, rows, (room, skipped));
+) -> Result<[Operand; N]> {
+    if way == Compute::Bf16 {
+        let columns = 0..weights[0].columns;
+        let sides = decoded::sides(cuda, op, &weights.map(|weight| (weight, rows.clone())), columns)?;
+        return Ok(std::array::from_fn(|which| Operand { turned: true, ..sides[which] }));
     }
-    let place = room.at.add(skipped * weight.columns.next_multiple_of(64) * 2);
-    Ok(Operand { turned: true, ..decoded(cuda, op, weight, rows, 0..weight.columns, place)? })
+    let room = decoded::emptied(cuda, op)?;
+    let mut sides = [Operand::bf16(room.at, 0); N];
+    for (number, (side, weight)) in sides.iter_mut().zip(weights).enumerate() {
+        *side = few_bits::weight(cuda, op, way, weight, rows.clone(), (room, number * rows.len()))?;
+    }
+    Ok(sides)
+}
+
+/// Has the weights of products that follow each other decoded together, where there is room for them.
+pub(crate) fn ahead(cuda: &mut Cuda, op: &'static str, weights: &[&Weight]) -> Result<()> {
+    match few_bits::way(cuda, weights) {
+        Compute::Bf16 => decoded::bring(cuda, op, weights).map(|_| ()),
+        _ => Ok(()),
+    }
 }
 
 /// How many tokens at once.
@@ -102,7 +114,7 @@ fn outputs(
     out: Results,
 ) -> Result<()> {
     let columns = part.len();
-    let right = right(cuda, op, way, weight, part, 0)?;
+    let [right] = rights(cuda, op, way, [weight], part)?;
     let product = cublaslt::Product { rows, columns, inner, left: side, right, out, scale: factor };
     multiply(cuda, op, &product)
 }
@@ -121,6 +133,7 @@ pub(crate) fn gated(
     let bias = |matrix: Matrix| matrix.bias.map(|bias| cuda.vector(OP, bias)).transpose();
     let biases = [bias(gate)?, bias(up)?].map(|bias| bias.unwrap_or(DevicePtr::NULL));
     let way = few_bits::way(cuda, &[&gate.weight, &up.weight]);
+    ahead(cuda, OP, &[&gate.weight, &up.weight])?;
     let room = Room { at: places(cuda, OP)?.rounded, bytes: ROUNDED };
     let most = tokens(cuda, OP, way, x, room)?;
     let plain = way == Compute::Bf16 && gate.bias.is_none() && up.bias.is_none();
@@ -179,15 +192,18 @@ impl Gated {
         let (most, limit) = most_results(cuda, 2 * inner, x.rows, 4);
         for part in parts(OP, out.columns, most, limit)? {
             let (count, width) = (part.len(), part.len().next_multiple_of(64));
-            let first = right(cuda, OP, way, &gate.weight, part.clone(), 0)?;
-            let second = right(cuda, OP, way, &up.weight, part.clone(), count)?;
+            let [first, second] = rights(cuda, OP, way, [&gate.weight, &up.weight], part.clone())?;
             let product = |right: Operand, columns, column: usize| {
                 let out = Results { narrow: true, ..Results::new(at.results.add(column * 2), 2 * width) };
                 cublaslt::Product { rows, columns, inner, left: side, right, out, scale: factor }
             };
-            // Where both were brought here, one behind the other, they are one product.
-            let whole = count.is_multiple_of(if way == Compute::NativeFp4 { 128 } else { 64 });
-            if whole && first.at == at.decoded && second.at == first.after(count) {
+            // Where one lies behind the other, they are one product.
+            let joined = match way {
+                Compute::Bf16 => false,
+                Compute::Fp8 => count.is_multiple_of(64),
+                Compute::NativeFp4 => count.is_multiple_of(128),
+            };
+            if joined {
                 multiply(cuda, OP, &product(first, 2 * width, 0))?;
             } else {
                 multiply(cuda, OP, &product(first, count, 0))?;

@@ -46,8 +46,7 @@ pub(super) fn gated(
     let (most, limit) = most_results(cuda, 2 * inner, x.rows, 0);
     for part in parts(OP, out.columns, most, limit)? {
         let (columns, before) = (part.len(), part.start * 2);
-        let first = forward::right(cuda, OP, Compute::Bf16, weights[0], part.clone(), 0)?;
-        let second = forward::right(cuda, OP, Compute::Bf16, weights[1], part, columns)?;
+        let [first, second] = forward::rights(cuda, OP, Compute::Bf16, weights, part)?;
         let factors = [(first, scales[0]), (second, scales[1])];
         let factors = factors.map(|(right, scale)| Factors { left, right, inner, scale });
         let to = Results { narrow: true, ..Results::new(to.add(before), stride) };
@@ -75,7 +74,7 @@ pub(super) fn gated_gradient(
     let (most, limit) = most_results(cuda, down.rows, dy.rows, 0);
     for part in parts(OP, down.columns, most, limit)? {
         let (columns, before) = (part.len(), part.start * 2);
-        let right = decoded(cuda, OP, down, 0..down.rows, part, at.decoded)?;
+        let right = decoded::sides(cuda, OP, &[(down, 0..down.rows)], part)?[0];
         let factors = Factors { left, right, inner: down.rows, scale };
         let to = Results { narrow: true, ..Results::new(to.add(before), stride) };
         let pair = Pair { gate: gate.add(before), up: up.add(before), dup: dup.add(before) };
@@ -93,14 +92,13 @@ pub(crate) fn input_gradients(cuda: &mut Cuda, all: &[OutputGradient], dx: Rows)
     let inner = all.iter().map(|of| of.weight.rows).sum();
     let (most, limit) = most_results(cuda, inner, dx.rows, 0);
     for part in parts(OP, dx.columns, most, limit)? {
-        let mut place = places(cuda, OP)?.decoded;
-        let mut factors = Vec::with_capacity(all.len());
-        for OutputGradient { dy, weight, .. } in all {
+        let rows: Vec<_> = all.iter().map(|of| (&of.weight, 0..of.weight.rows)).collect();
+        let sides = decoded::sides(cuda, OP, &rows, part.clone())?;
+        let factors = all.iter().zip(sides).map(|(OutputGradient { dy, weight, .. }, right)| {
             let left = Operand::bf16(cuda.pointer(OP, dy.buffer)?, dy.columns.next_multiple_of(64));
-            let right = decoded(cuda, OP, weight, 0..weight.rows, part.clone(), place)?;
-            factors.push(Factors { left, right, inner: weight.rows, scale: scale(cuda, OP, weight)? });
-            place = place.add(weight.rows * part.len().next_multiple_of(64) * 2);
-        }
+            Ok(Factors { left, right, inner: weight.rows, scale: scale(cuda, OP, weight)? })
+        });
+        let factors = factors.collect::<Result<Vec<_>>>()?;
         let to = Results { narrow, ..Results::new(to.add(part.start * size), stride) };
         let shape = (dx.rows, part.len());
         cuda.noted(OP, |cuda| product_warpgroup::sum(&cuda.device, shape, &factors, to))?;
