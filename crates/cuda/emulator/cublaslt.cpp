@@ -146,12 +146,17 @@ int cublasLtMatmulAlgoGetHeuristic(int *, const Description *product, const Layo
     bool few_bits = (a->type == E4M3 || a->type == E2M1) && rows % 16 == 0 && d->stride % 4 == 0 &&
                     fits_few_bits(a, product->turned[0], true, product->scale_modes[0], product->scales[0]) &&
                     fits_few_bits(b, product->turned[1], false, product->scale_modes[1], product->scales[1]);
-    bool right = product->pointer_mode == 1 && (wide || few_bits) && fits(a, a->type) && fits(b, a->type) && (fits(d, 0) || fits(d, BF16)) && c == d && asked == 1 &&
+    bool right = product->pointer_mode == 1 && (wide || few_bits) && fits(a, a->type) && fits(b, a->type) && (fits(d, 0) || fits(d, BF16)) && c == d && asked >= 1 &&
                  inner_a == inner_b && rows == d->rows && columns == d->columns && preference->reductions == 2;
     if (!right) return INVALID;
     *found = Found{{product, a, b, d, preference->workspace, {}}, {}, preference->workspace, 0, 1.0f, {}};
     memcpy(found->algorithm.alignments, preference->alignments, sizeof preference->alignments);
     return *count = 1, 0;
+}
+
+int cublasLtMatmulAlgoConfigGetAttribute(const Algorithm *, int which, uint32_t *to, size_t bytes, size_t *written) {
+    if (which != 1 || bytes != 4) return INVALID;
+    return *to = 0, *written = 4, 0;
 }
 
 int cublasLtMatmul(int *, const Description *product, const float *alpha, const void *a, const Layout *of_a, const void *b,

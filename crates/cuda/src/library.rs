@@ -106,7 +106,7 @@ impl Device {
     /// Has the products of `from` tokens and more made by cuBLASLt, from the first of these places that has one.
     /// Where none has, the error says so, and our own kernels make them as before.
     pub fn use_library(&mut self, places: &[PathBuf], from: usize) -> Result<()> {
-        let found = CublasLt::open(&self.session, places);
+        let found = CublasLt::open(&self.session, self.properties.capability, places);
         self.library_problem = found.as_ref().err().map(ToString::to_string);
         self.library = Some(Library::new(By::CublasLt(Rc::new(RefCell::new(found?))), from));
         self.look()

@@ -14,6 +14,9 @@ use super::sys::{self, Algorithm, Found, Handle, Library};
 use crate::driver::{DeviceMemory, DriverError, PinnedMemory, Session};
 use crate::launch::DevicePtr;
 
+/// Algorithms asked for.
+const CANDIDATES: usize = 8;
+
 /// What the values of a matrix are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Values {
@@ -102,6 +105,7 @@ struct Shape {
     turned: [bool; 2],
     values: Values,
     narrow: bool,
+    added: bool,
     alignments: [u32; 3],
 }
 
@@ -118,6 +122,7 @@ impl Product {
             turned: [left.turned, right.turned],
             values: left.values,
             narrow: out.narrow,
+            added: out.added.is_some(),
             alignments: [left.at, right.at, DevicePtr(out.at.0 | out.added.map_or(0, |added| added.0))]
                 .map(alignment),
         }
@@ -135,6 +140,8 @@ struct Known {
 pub(crate) struct CublasLt {
     library: Library,
     session: Rc<Session>,
+    /// Its capability.
+    chip: (u32, u32),
     handle: Handle,
     version: (u32, u32),
     known: HashMap<Shape, Known>,
@@ -144,12 +151,16 @@ pub(crate) struct CublasLt {
 
 impl CublasLt {
     /// The first of these that can be loaded and accepts the device.
-    pub(crate) fn open(session: &Rc<Session>, places: &[PathBuf]) -> Result<CublasLt, Error> {
+    pub(crate) fn open(
+        session: &Rc<Session>,
+        chip: (u32, u32),
+        places: &[PathBuf],
+    ) -> Result<CublasLt, Error> {
         let (mut missing, mut refused) = (None, None);
         for place in places {
             match Library::load(place) {
                 Err(reason) => missing = missing.or(Some(reason)),
-                Ok(library) => match CublasLt::start(session, library) {
+                Ok(library) => match CublasLt::start(session, chip, library) {
                     Ok(library) => return Ok(library),
                     Err(reason) => refused = refused.or(Some(reason)),
                 },
@@ -162,7 +173,7 @@ impl CublasLt {
         )))
     }
 
-    fn start(session: &Rc<Session>, library: Library) -> Result<CublasLt, String> {
+    fn start(session: &Rc<Session>, chip: (u32, u32), library: Library) -> Result<CublasLt, String> {
         let mut version = [0; 2];
         for (value, which) in version.iter_mut().zip(sys::VERSION) {
             // SAFETY: writes one number.
@@ -173,7 +184,15 @@ impl CublasLt {
         // SAFETY: writes a handle, which is destroyed in `drop`.
         check(|| "cublasLtCreate".to_owned(), unsafe { (library.create)(&mut handle) })?;
         let version = (version[0] as u32, version[1] as u32);
-        Ok(CublasLt { library, session: session.clone(), handle, version, known: HashMap::new(), factors })
+        Ok(CublasLt {
+            library,
+            session: session.clone(),
+            chip,
+            handle,
+            version,
+            known: HashMap::new(),
+            factors,
+        })
     }
 
     /// Major and minor.
@@ -318,9 +337,9 @@ impl CublasLt {
         for (attribute, alignment) in sys::ALIGNMENTS.into_iter().zip([right, left, out, out]) {
             asked = asked.and_then(|()| set(attribute, u64::from(alignment), 4));
         }
-        let (mut found, mut count) = (Found::default(), 0);
+        let (mut found, mut count) = ([Found::default(); CANDIDATES], 0);
         let [left, right, out] = known.layouts;
-        // SAFETY: all were just described; room for one answer, as asked.
+        // SAFETY: all were just described; room for as many answers as are asked for.
         let status = unsafe {
             (library.find)(
                 self.handle,
@@ -330,21 +349,44 @@ impl CublasLt {
                 out,
                 out,
                 preference,
-                1,
-                &mut found,
+                CANDIDATES as c_int,
+                found.as_mut_ptr(),
                 &mut count,
             )
         };
         // SAFETY: made above, used no more.
         unsafe { (library.preference_destroy)(preference) };
         asked?;
-        let status = if status == 0 { found.state } else { status };
         check(|| format!("cublasLtMatmulAlgoGetHeuristic of {shape:?}"), status)?;
-        if count < 1 || found.workspace > workspace {
-            return Err(format!("cuBLASLt has no algorithm for {shape:?}"));
-        }
-        known.algorithm = found.algorithm;
+        let found = &found[..(count.max(0) as usize).min(CANDIDATES)];
+        let works = |found: &&Found| found.state == 0 && found.workspace <= workspace;
+        let liked = self.tiles(shape).iter().find_map(|tile| {
+            found.iter().filter(works).find(|found| self.tile(&found.algorithm) == Some(*tile))
+        });
+        let found = liked.or(found.iter().find(works));
+        known.algorithm = found.ok_or_else(|| format!("cuBLASLt has no algorithm for {shape:?}"))?.algorithm;
         Ok(())
+    }
+
+    /// Tiles that were faster than its first proposal on the chip they were measured on, best first. The choice is by
+    /// shape alone, so the bits are the same at every run.
+    fn tiles(&self, shape: &Shape) -> &'static [u32] {
+        if self.chip != (9, 0) || shape.values != Values::Bf16 || shape.turned[0] {
+            return &[];
+        }
+        match (shape.narrow, shape.added) {
+            (true, _) => &[29],
+            (false, true) => &[20, 184, 247],
+            (false, false) => &[197, 201],
+        }
+    }
+
+    fn tile(&self, algorithm: &sys::Algorithm) -> Option<u32> {
+        let (mut tile, mut written) = (0, 0);
+        // SAFETY: writes two numbers.
+        let status =
+            unsafe { (self.library.algorithm_get)(algorithm, sys::TILE, &mut tile, 4, &mut written) };
+        (status == 0).then_some(tile)
     }
 
     fn forget(&self, known: &Known) {

@@ -43,6 +43,8 @@ pub(crate) const REDUCTIONS: c_int = 3;
 pub(crate) const IN_ORDER: u32 = 2;
 /// `CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES`, `_B_`, `_C_`, `_D_`, a u32 each
 pub(crate) const ALIGNMENTS: [c_int; 4] = [5, 6, 7, 8];
+/// `CUBLASLT_ALGO_CONFIG_TILE_ID`, a u32
+pub(crate) const TILE: c_int = 1;
 /// `MAJOR_VERSION`, `MINOR_VERSION` of `libraryPropertyType`
 pub(crate) const VERSION: [c_int; 2] = [0, 1];
 
@@ -78,6 +80,9 @@ calls! {
         preference_destroy = "cublasLtMatmulPreferenceDestroy"(Handle);
         find = "cublasLtMatmulAlgoGetHeuristic"(
             Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Found, *mut c_int
+        );
+        algorithm_get = "cublasLtMatmulAlgoConfigGetAttribute"(
+            *const Algorithm, c_int, *mut u32, usize, *mut usize
         );
         multiply = "cublasLtMatmul"(
             Handle, Handle, u64, u64, Handle, u64, Handle, u64, u64, Handle, u64, Handle, *const Algorithm, u64,

@@ -118,6 +118,8 @@ pub struct Training<B: Backend> {
     rounds: bool,
     /// Angles of the positions of the longest sample: to compute them at every step, the device would wait.
     turns: Vec<f32>,
+    /// Lengths of the samples whose angles the device has.
+    turned: Vec<usize>,
     most: usize,
     longest: usize,
     words: usize,
@@ -162,6 +164,7 @@ impl<B: Backend> Training<B> {
             buffers: planned.collect(),
             kept: kept.collect(),
             turns,
+            turned: Vec::new(),
             most: settings.chunk,
             longest: settings.context,
             words,
@@ -310,11 +313,14 @@ impl<B: Backend> Training<B> {
         });
         let samples: Vec<_> = samples.collect();
         let at = self.values(0, tokens);
-        for sample in &samples {
+        let stale = if self.turned == batch.lengths { &[] } else { &samples[..] };
+        self.turned.clear();
+        for sample in stale {
             let turns = at.turns.slice(sample.start, sample.len());
             let angles = &self.turns[..sample.len() * self.architecture.head_dim];
             self.backend.write(turns.buffer, angles)?;
         }
+        self.turned.clone_from(&batch.lengths);
         let (head_dim, norm_eps) = (self.architecture.head_dim, self.architecture.norm_eps);
         Ok(Pass { at, head_dim, norm_eps, samples, start: 0, keep: false })
     }
