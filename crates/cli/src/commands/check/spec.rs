@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn every_spec_in_the_repository_is_one() {
         let all = ours();
-        for name in ["origin", "identity-zh", "identity-en", "identity-en-blind"] {
+        for name in ["origin", "identity-zh", "identity-en", "identity-en-blind", "identity-en-fresh"] {
             let (_, spec) = all.iter().find(|(found, _)| found == name).expect(name);
             assert!(spec.needs_baseline().is_some() && spec.groups.len() == 3, "{name}");
             assert!(spec.groups.iter().all(|group| group.rules.no_loop), "{name}");
