@@ -7,7 +7,9 @@ use halfbyte_ops::tensor::{PANEL, UNIT};
 use halfbyte_ops::{Result, Rows};
 
 use crate::Cpu;
-use crate::isa::{Isa, for_isa};
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Isa;
+use crate::isa::for_isa;
 use crate::narrow::{NarrowRow, Output, narrow};
 #[cfg(target_arch = "x86_64")]
 use crate::vector;
