@@ -37,7 +37,7 @@ pub(crate) struct PerplexityArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ids", "tokens"])]
     data: Option<Source>,
     /// Leave out rows of the data without a reply, instead of refusing them
-    #[arg(long, requires = "data")]
+    #[arg(long, conflicts_with_all = ["text", "ids"])]
     skip_empty: bool,
     /// A JSON file with token ids: a list, or an object with a list called ids
     #[arg(long, value_name = "FILE")]
