@@ -19,10 +19,11 @@ pub(super) unsafe fn query(
     p: &mut [f32],
     out: &mut [f32],
 ) {
-    task.query(q, t, head, p, out, |tiles, side, tile, first, x, sum| {
+    let sum = |tiles: &Tiles, side, tile: &[u8], first, x: &[f32], sum: &mut [f32; PANEL]| {
         // SAFETY: `Task::query` gives whole tiles and 32 values.
         unsafe { add(tiles, side, tile, first, x, sum) }
-    });
+    };
+    task.query(q, t, head, p, out, sum);
 }
 
 /// sum += the canonical sum of 32 inner positions of a tile, from `first` on.

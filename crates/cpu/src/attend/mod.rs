@@ -177,15 +177,7 @@ impl Task<'_> {
 
     /// One query in lanes; `sum` adds the group of 32 inner positions of a tile, from `first` on.
     #[inline(always)]
-    fn query(
-        &self,
-        q: &[f32],
-        t: usize,
-        head: usize,
-        p: &mut [f32],
-        out: &mut [f32],
-        sum: impl Fn(&Tiles, Side, &[u8], usize, &[f32], &mut [f32; PANEL]),
-    ) {
+    fn query(&self, q: &[f32], t: usize, head: usize, p: &mut [f32], out: &mut [f32], sum: impl AddGroup) {
         let narrow = self.tiles.format != CacheFormat::F32;
         let mut query = [0.0f32; WIDEST_HEAD];
         let query = &mut query[..self.tiles.width];
@@ -200,7 +192,7 @@ impl Task<'_> {
             let mut scores = [0.0f32; PANEL];
             let bytes = &keys[tile * tile_bytes..][..tile_bytes];
             for first in (0..self.tiles.width).step_by(32) {
-                sum(&self.tiles, Side::Keys, bytes, first, &query[first..first + 32], &mut scores);
+                sum.add(&self.tiles, Side::Keys, bytes, first, &query[first..first + 32], &mut scores);
             }
             p[tile * PANEL..][..PANEL].copy_from_slice(&scores);
         }
@@ -215,7 +207,7 @@ impl Task<'_> {
             let mut mixed = [0.0f32; PANEL];
             for tile in tiles.clone() {
                 let bytes = &values[self.tiles.values_at(tile, channel)..][..self.tiles.value_tile()];
-                sum(&self.tiles, Side::Values, bytes, 0, &p[tile * KEYS..][..KEYS], &mut mixed);
+                sum.add(&self.tiles, Side::Values, bytes, 0, &p[tile * KEYS..][..KEYS], &mut mixed);
             }
             for (out, mixed) in out.iter_mut().zip(mixed) {
                 *out = mixed * total;
@@ -252,14 +244,31 @@ fn query(isa: Isa, task: &Task<'_>, q: &[f32], t: usize, head: usize, p: &mut [f
 
 for_isa! {
 fn query_in_lanes(task: &Task<'_>, q: &[f32], t: usize, head: usize, p: &mut [f32], out: &mut [f32]) {
-    task.query(q, t, head, p, out, decode_and_add)
+    task.query(q, t, head, p, out, InLanes)
 }
 }
 
-/// A group of a tile, decoded first.
-#[inline(always)]
-fn decode_and_add(tiles: &Tiles, side: Side, tile: &[u8], first: usize, x: &[f32], sum: &mut [f32; PANEL]) {
-    let mut decoded = [[0.0f32; PANEL]; 32];
-    tiles.decode(side, tile, first, &mut decoded);
-    group(x, &decoded, sum);
+/// How a group of 32 inner positions of a tile is added. A trait, since a function that is handed over is called through
+/// one that has not the set's instructions.
+trait AddGroup {
+    fn add(&self, tiles: &Tiles, side: Side, tile: &[u8], first: usize, x: &[f32], sum: &mut [f32; PANEL]);
+}
+
+impl<F: Fn(&Tiles, Side, &[u8], usize, &[f32], &mut [f32; PANEL])> AddGroup for F {
+    #[inline(always)]
+    fn add(&self, tiles: &Tiles, side: Side, tile: &[u8], first: usize, x: &[f32], sum: &mut [f32; PANEL]) {
+        self(tiles, side, tile, first, x, sum);
+    }
+}
+
+/// Decoded first.
+struct InLanes;
+
+impl AddGroup for InLanes {
+    #[inline(always)]
+    fn add(&self, tiles: &Tiles, side: Side, tile: &[u8], first: usize, x: &[f32], sum: &mut [f32; PANEL]) {
+        let mut decoded = [[0.0f32; PANEL]; 32];
+        tiles.decode(side, tile, first, &mut decoded);
+        group(x, &decoded, sum);
+    }
 }

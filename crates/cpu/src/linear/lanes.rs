@@ -18,30 +18,67 @@ pub(super) fn product(
     x: &[f32],
     sums: &mut [[f32; PANEL]],
 ) {
-    let mut weights: panel::Decoded = [[0.0; PANEL]; UNIT];
+    let mut decoded: panel::Decoded = [[0.0; PANEL]; UNIT];
     for (unit, bytes) in panel.chunks_exact(format.unit_bytes()).take(units).enumerate() {
-        panel::decode(format, bytes, &mut weights);
-        for (x, sums) in x.chunks_exact(units * UNIT).zip(sums.iter_mut()) {
-            let x = &x[unit * UNIT..][..UNIT];
-            for (x, weights) in x.chunks_exact(GROUP).zip(weights.chunks_exact(GROUP)) {
-                group(x, weights, sums);
+        // Values that lie as floats do are taken where they are.
+        let weights = match floats(format, bytes) {
+            Some(weights) => weights,
+            None => {
+                panel::decode(format, bytes, &mut decoded);
+                &decoded
+            }
+        };
+        let place = unit * UNIT;
+        for (x, sums) in x.chunks(2 * units * UNIT).zip(sums.chunks_mut(2)) {
+            for group in (0..UNIT).step_by(GROUP) {
+                let (weights, at) = (&weights[group..group + GROUP], place + group);
+                match sums {
+                    [first, second] if x.len() > units * UNIT => {
+                        let other = &x[units * UNIT + at..][..GROUP];
+                        self::groups([&x[at..][..GROUP], other], weights, [first, second]);
+                    }
+                    [first, ..] => self::group(&x[at..][..GROUP], weights, first),
+                    [] => {}
+                }
             }
         }
     }
 }
 
+/// A unit of values as they lie in memory.
+#[inline(always)]
+fn floats(format: WeightFormat, bytes: &[u8]) -> Option<&panel::Decoded> {
+    if format != WeightFormat::F32 {
+        return None;
+    }
+    // SAFETY: any bits are floats.
+    let (before, units, _) = unsafe { bytes.align_to::<panel::Decoded>() };
+    if before.is_empty() { units.first() } else { None }
+}
+
 /// sum[lane] += the canonical sum of one group of 32.
 #[inline(always)]
 pub(crate) fn group(x: &[f32], weights: &[[f32; PANEL]], sum: &mut [f32; PANEL]) {
-    let (mut even, mut odd) = ([0.0f32; PANEL], [0.0f32; PANEL]);
-    for (x, w) in x.chunks_exact(2).zip(weights.chunks_exact(2)) {
-        for lane in 0..PANEL {
-            even[lane] = x[0].mul_add(w[0][lane], even[lane]);
-            odd[lane] = x[1].mul_add(w[1][lane], odd[lane]);
+    groups([x], weights, [sum]);
+}
+
+/// The same for some tokens at once: a chain of sums waits for itself, so there are more of them.
+#[inline(always)]
+fn groups<const T: usize>(x: [&[f32]; T], weights: &[[f32; PANEL]], sums: [&mut [f32; PANEL]; T]) {
+    let [mut even, mut odd] = [[[0.0f32; PANEL]; T]; 2];
+    for (k, w) in weights.as_chunks::<2>().0.iter().enumerate() {
+        for t in 0..T {
+            let (first, second) = (x[t][2 * k], x[t][2 * k + 1]);
+            for lane in 0..PANEL {
+                even[t][lane] = first.mul_add(w[0][lane], even[t][lane]);
+                odd[t][lane] = second.mul_add(w[1][lane], odd[t][lane]);
+            }
         }
     }
-    for lane in 0..PANEL {
-        sum[lane] += even[lane] + odd[lane];
+    for (t, sum) in sums.into_iter().enumerate() {
+        for lane in 0..PANEL {
+            sum[lane] += even[t][lane] + odd[t][lane];
+        }
     }
 }
 
