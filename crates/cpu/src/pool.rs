@@ -148,7 +148,7 @@ fn next_job(shared: &Shared, seen: usize) -> Option<usize> {
 }
 
 /// Returns when another thread has done what is waited for.
-pub(crate) fn wait(done: impl Fn() -> bool) {
+fn wait(done: impl Fn() -> bool) {
     let mut turns = 0u32;
     while !done() {
         turns += 1;

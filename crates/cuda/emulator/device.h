@@ -113,6 +113,15 @@ static inline unsigned permuted(unsigned low, unsigned high, unsigned choice) {
     return chosen;
 }
 static inline float about_one_over(float x) { return 1.0f / x; }
+static inline unsigned anew(unsigned x) { return x; }
+static inline float held(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
+static inline float held_fma(float a, float b, float c) { return held(fmaf(a, b, c)); }
+static inline float held_sum(float a, float b) { return held(a + b); }
+// Rounded down: what the sum lacks is exact.
+static inline float __fadd_rd(float a, float b) {
+    float sum = a + b;
+    return (double)sum > (double)a + (double)b ? nextafterf(sum, -INFINITY) : sum;
+}
 // The upper word of two, shifted.
 static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
     return (unsigned)(((unsigned long long)high << 32 | low) << by >> 32);

@@ -3,7 +3,7 @@
 use halfbyte_formats::nvfp4::Scales;
 use halfbyte_formats::state::master::Master;
 use halfbyte_formats::state::moment::Moment;
-use halfbyte_formats::state::{Average, BLOCK, int8, second, weight as nvfp4};
+use halfbyte_formats::state::{Average, int8, second, weight as nvfp4};
 use halfbyte_ops::update::{self, Kept, Moving, Recipe, Step};
 use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
@@ -12,63 +12,28 @@ use crate::launch::{Arg, DevicePtr, Grid, args};
 
 const OP: &str = "update";
 
-/// Threads that move a row's blocks at most; `MOST_THREADS` in learn.cuh.
-const MOST_THREADS: usize = 160;
+/// Threads that move a row's blocks, a warp each tile, at most; `THREADS` in learn.cuh.
+const THREADS: usize = 160;
 
 /// Threads of a multiprocessor that run at once: it has so many registers, and `__launch_bounds__` in learn.cuh leaves so
 /// many to a thread.
-const THREADS_AT_ONCE: usize = 65536 / 80;
+const AT_ONCE: usize = 65536 / 96;
 
-/// Thread blocks that find shared memory at once.
-const BLOCKS_AT_ONCE: usize = 6;
-
-/// A kernel that sums squares of a gradient.
-struct Summing {
-    kernel: &'static str,
-    /// Of a thread block: `AT_ONCE` in update.cu.
-    threads: usize,
-    /// Columns that a thread takes.
-    columns: usize,
-    /// Threads for a row.
-    for_row: usize,
-}
-
-impl Summing {
-    fn of(gradient: Rows) -> Summing {
-        match gradient.narrow {
-            false => Summing { kernel: "second_sums", threads: 256, columns: 1, for_row: BLOCK },
-            true => Summing { kernel: "second_sums_narrow", threads: 128, columns: 4, for_row: BLOCK / 2 },
-        }
-    }
-
-    /// For every group of rows as many thread blocks as its rows and its columns take; and those that make the profile.
-    fn grid(&self, rows: usize, columns: usize) -> Grid {
-        let parts =
-            second::GROUP * self.for_row / self.threads + columns.div_ceil(self.threads * self.columns);
-        let profiling = update::padded(columns).div_ceil(PROFILE);
-        Grid::line(rows.div_ceil(second::GROUP) * parts + profiling, self.threads as u32)
-    }
-}
-
-/// Columns whose profile lies together, `profile_place` in second.cuh, and is made by one thread block.
-const PROFILE: usize = 32 * BLOCK;
+/// Threads of a thread block that sums squares of columns; as in update.cu.
+const SUMMING: usize = 128;
 
 /// Where in the scratch what second moments need lies, in bytes from its beginning.
 struct Places {
-    /// Roots of the rows.
-    rows: usize,
-    /// Roots of the columns' profile.
-    profile: usize,
-    /// Columns' sums of the groups of rows.
+    /// Columns' sums of panels that are looked at; the roots of the profile come first.
     sums: usize,
     end: usize,
 }
 
 impl Places {
     fn of(rows: usize, columns: usize) -> Places {
-        let profile = (rows * 4).next_multiple_of(64);
-        let sums = profile + columns.next_multiple_of(PROFILE) * 4;
-        Places { rows: 0, profile, sums, end: sums + rows.div_ceil(second::GROUP) * columns * 4 }
+        let sums = columns.next_multiple_of(second::TILE) * 4;
+        let groups = rows.div_ceil(second::GROUP * second::APART).div_ceil(second::TOGETHER);
+        Places { sums, end: sums + groups * columns * 4 }
     }
 }
 
@@ -101,45 +66,56 @@ pub(crate) fn weight(
         Scales::Search => 2,
     };
     let (rows, columns) = (gradient.rows, of.columns);
-    let (kernel, threads) = (kernel(of, &step.recipe, gradient.narrow), threads(columns));
+    let kernel = kernel(of, &step.recipe, gradient.narrow);
     // A thread block walks over rows with what it has prepared, so there are no more than run at once.
-    let at_once = (THREADS_AT_ONCE / threads).min(BLOCKS_AT_ONCE);
-    let at_once = cuda.device.properties.multiprocessors as usize * at_once;
+    let (tiles, threads) = (second::tiles(columns), threads(columns));
+    let at_once = cuda.device.properties.multiprocessors as usize * (AT_ONCE / threads);
     let grid = Grid::line(rows.min(at_once), threads as u32);
     cuda.counted(|cuda, counts| {
-        let places =
-            if full { [DevicePtr::NULL; 3] } else { follow_rows(cuda, of, first, gradient, seconds, step)? };
-        let [row_roots, profile, sums] = places;
-        let averages = seconds.add(4 * of.rows);
+        let averages = seconds.add(4 * of.rows * tiles);
+        let sums = if full { Sums::NONE } else { sum_columns(cuda, first, gradient, averages, step.step)? };
         let step_sums = averages.add(4 * update::padded(columns));
-        let all_rows = if first + rows == of.rows { of.rows } else { 0 };
-        let states = args![weight, rest, moments, seconds, row_roots, profile];
-        let sums = args![sums, step_sums, averages, rows.div_ceil(second::GROUP), all_rows];
+        let looked_at = second::rows_looked_at(0..of.rows, step.step);
+        let states = args![weight, rest, moments, seconds, sums.profile];
+        let sums = args![sums.place, step_sums, averages, sums.count, first + rows == of.rows, looked_at];
         let rest = args![g, gradient.narrow, first, rows, columns, moment, full, scales, key0, key1, counts];
         cuda.launch(kernel, grid, &[states, sums, rest, &numbers(step)].concat())
     })
 }
 
-/// Sums the squares of a gradient; second moments of rows follow. Gives the places of the roots of the rows, of those
-/// of the columns' profile, which is that of the step before, and of the groups' sums.
-fn follow_rows(
+/// Where the roots of the columns' profile are, which is that of the step before, and so many sums.
+struct Sums {
+    profile: DevicePtr,
+    place: DevicePtr,
+    count: usize,
+}
+
+impl Sums {
+    const NONE: Sums = Sums { profile: DevicePtr::NULL, place: DevicePtr::NULL, count: 0 };
+}
+
+/// Sums the squares of a gradient's columns, panel by panel of those that are looked at, and makes the profile.
+fn sum_columns(
     cuda: &mut Cuda,
-    of: &Weight,
     first: usize,
     gradient: Rows,
-    seconds: DevicePtr,
-    step: &Step,
-) -> Result<[DevicePtr; 3]> {
+    averages: DevicePtr,
+    step: u64,
+) -> Result<Sums> {
     let (rows, columns, g) = (gradient.rows, gradient.columns, cuda.pointer(OP, gradient.buffer)?);
     let places = Places::of(rows, columns);
-    let start = cuda.scratch(OP, places.end)?;
-    let [roots, profile, sums] = [places.rows, places.profile, places.sums].map(|place| start.add(place));
-    let pointers = args![g, seconds.add(4 * first), roots, sums, seconds.add(4 * of.rows), profile];
-    let sizes = args![rows, columns, update::padded(columns)];
-    let numbers = args![step.average.keep, step.average.fresh, step.adamw.per_root];
-    let summing = Summing::of(gradient);
-    cuda.launch(summing.kernel, summing.grid(rows, columns), &[pointers, sizes, numbers].concat())?;
-    Ok([roots, profile, sums])
+    let profile = cuda.scratch(OP, places.end)?;
+    let place = profile.add(places.sums);
+    // The first panel of these rows that is looked at, if there are so many.
+    let panel = first / second::GROUP;
+    let before = (0..second::APART).find(|at| second::looked_at(panel + at, step)).unwrap_or(0);
+    let panels = second::rows_looked_at(first..first + rows, step).div_ceil(second::GROUP);
+    let (kernel, each) = if gradient.narrow { ("column_sums_narrow", 4) } else { ("column_sums", 1) };
+    let (parts, count) = (columns.div_ceil(SUMMING * each), panels.div_ceil(second::TOGETHER));
+    let grid = Grid::line(count * parts + second::tiles(columns), SUMMING as u32);
+    let sizes = args![before, panels, rows, columns, update::padded(columns)];
+    cuda.launch(kernel, grid, &[args![g, place, averages, profile], sizes].concat())?;
+    Ok(Sums { profile, place, count })
 }
 
 pub(crate) fn vector(cuda: &mut Cuda, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {
@@ -181,18 +157,17 @@ fn kernel(of: &Weight, recipe: &Recipe, narrow: bool) -> &'static str {
     }
 }
 
-/// Threads for the blocks of a row, so that few are idle in its last pass, and a warp that adds up squares.
+/// Threads for the blocks of a row, so that few are idle in its last pass.
 fn threads(columns: usize) -> usize {
-    let blocks = columns.div_ceil(BLOCK);
-    let passes = blocks.div_ceil(MOST_THREADS);
-    let each = |passes: usize| blocks.div_ceil(passes).next_multiple_of(32);
+    let tiles = second::tiles(columns);
+    let passes = tiles.div_ceil(THREADS / 32);
     // A pass or two more may leave fewer idle.
-    let least = (passes..passes + 3).min_by_key(|passes| passes * each(*passes)).unwrap_or(passes);
-    each(least) + 32
+    let least = (passes..passes + 3).min_by_key(|passes| passes * tiles.div_ceil(*passes)).unwrap_or(passes);
+    32 * tiles.div_ceil(least)
 }
 
 /// A step's numbers in the order of `NUMBERS` in learn.cuh.
-fn numbers(step: &Step) -> [Arg; 11] {
+fn numbers(step: &Step) -> [Arg; 13] {
     let (of, second) = (step.adamw, step.average);
     let Average { keep, fresh } = of.average;
     let (size, own) = (of.size, step.own_root());
@@ -201,13 +176,15 @@ fn numbers(step: &Step) -> [Arg; 11] {
         fresh,
         size,
         of.per_root,
+        of.per_old_root,
         of.eps,
         of.decay,
         of.limit,
-        of.correction,
+        of.per_square,
         second.keep,
         second.fresh,
         own,
+        0.5,
     ]
     .map(Arg::from)
 }

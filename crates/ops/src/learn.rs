@@ -17,11 +17,14 @@ use crate::{Backend, Buffer, Rows, Weight, WeightFormat};
 /// instead of 89 ms of a step, the update 47 instead of 30.
 const PART: usize = 128 << 20;
 
+/// Rows of a gradient that exist together are whole numbers of these: the panels whose columns are added up first.
+const GROUP: usize = second::GROUP * second::APART * second::TOGETHER;
+
 /// Bytes of room that the gradient of a tensor of this shape takes: all of it, or as much as exists at a time.
 pub fn room(shape: &[usize]) -> usize {
     let columns = shape.last().copied().unwrap_or(0);
     let all = 4 * shape.iter().product::<usize>();
-    all.min(PART.max(4 * second::GROUP * columns))
+    all.min(PART.max(4 * GROUP * columns))
 }
 
 /// What the gradient of rows `first..` of a weight is made of; there are as many as dy has columns.
@@ -40,8 +43,8 @@ pub struct Factors<'a> {
 }
 
 impl Factors<'_> {
-    /// The rows whose gradients exist together: whole groups, counted from the first, that have room. So the
-    /// squares of columns are added in the same order, however many parts there are.
+    /// The rows whose gradients exist together: whole groups, counted from the first, that have room. So the squares of
+    /// columns are added in the same order, however many parts there are.
     pub fn parts(&self, room: Buffer) -> Result<impl Iterator<Item = Range<usize>>> {
         self.parts_of(room, 4)
     }
@@ -51,10 +54,9 @@ impl Factors<'_> {
         let rows = self.dy.columns;
         let columns = self.x.columns.max(1);
         let most = room.bytes.min(self::room(&[rows, columns])) / (bytes * columns);
-        let step = if most >= 2 * second::GROUP { 2 * second::GROUP } else { second::GROUP };
-        let together = if most >= rows { rows } else { most / step * step };
+        let together = if most >= rows { rows } else { most / GROUP * GROUP };
         check(together > 0 || rows == 0, "learn", || {
-            format!("no room for {} rows of {} values in {} bytes", second::GROUP, columns, room.bytes)
+            format!("no room for {GROUP} rows of {columns} values in {} bytes", room.bytes)
         })?;
         Ok((0..rows).step_by(together.max(1)).map(move |at| at..rows.min(at + together)))
     }
@@ -120,7 +122,7 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     {
         for (tokens, columns) in [(70, 192), (33, 64), (3, 200)] {
             // Rows of two calls: whole groups, then what is left.
-            check_case(&make, recipe, format, (tokens, [320, 108], columns));
+            check_case(&make, recipe, format, (tokens, [768, 108], columns));
         }
     }
 }
@@ -170,7 +172,7 @@ fn check_case<B: Backend>(
     let exact = format == WeightFormat::F32;
     let words: Vec<u32> = (0..tokens as u32).map(|t| t * t * 7 % all as u32).collect();
     let de = bench.rows(tokens, columns, &numbers(2, tokens * columns));
-    let small = bench.buffer(4 * columns * 100);
+    let small = bench.buffer(4 * columns * 300);
     // Where products of few results are another kernel's, parts are compared with the same parts.
     let large = if bench.backend.exact_products() { bench.buffer(4 * columns * all) } else { small };
     let what = format!("learn, {} {tokens} tokens, {all}x{columns}, {recipe:?}", format.name());

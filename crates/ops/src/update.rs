@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | remainder | `[rows][columns]` of n bits, or the master weights | |
 //! | moment | `[rows]`: codes of all blocks, then their scales | f32 |
-//! | second | f32 `[rows]`, `[columns]`, `[columns]` sums of this step; full: `[rows][columns]` | f32 |
+//! | second | f32 `[rows][tiles]`, `[columns]`, `[columns]` sums of the step; full: `[rows][columns]` | f32 |
 //!
 //! Weights in f32 have neither remainder nor master: they are what they are.
 
@@ -68,7 +68,7 @@ impl Recipe {
     pub fn second_bytes(&self, rows: usize, columns: usize) -> usize {
         match self.full_second {
             true => 4 * rows * padded(columns),
-            false => 4 * (rows + 2 * padded(columns)),
+            false => 4 * (rows * second::tiles(columns) + 2 * padded(columns)),
         }
     }
 
@@ -144,11 +144,10 @@ pub enum RowWeights<'a> {
 }
 
 /// Second moments of a row.
-#[derive(Clone, Copy)]
 pub enum RowSecond<'a> {
-    /// The row's average, and the roots of the columns' profile.
-    Factored(f32, &'a [f32]),
-    /// The row's elements'.
+    /// The row's averages over the tiles of so many columns, which follow, and the roots of the columns' profile.
+    Factored(&'a mut [f32], usize, &'a [f32]),
+    /// The row's elements', which have followed.
     Full(&'a [f32]),
 }
 
@@ -170,8 +169,7 @@ pub fn row(
     let (codes, scales) = moments.split_at_mut(codes);
     // Words are drawn by the hundred: one after the other they cost more than all the rest.
     let mut words = [[0u32; WORDS]; 2];
-    let mut squares = [0.0; BLOCK];
-    let (per_root, own) = (step.adamw.per_root, step.own_root());
+    let own = step.own_root();
     for (index, g) in g.as_chunks::<BLOCK>().0.iter().enumerate() {
         let word = index * BLOCK % WORDS;
         if word == 0 {
@@ -182,21 +180,20 @@ pub fn row(
         }
         let luck =
             |which: usize| -> &[u32; BLOCK] { words[which][word..].first_chunk().expect("whole blocks") };
-        let roots = match second {
-            RowSecond::Factored(average, profile) => {
+        let roots = match &second {
+            RowSecond::Factored(averages, _, profile) => {
                 let profile = profile[index * BLOCK..].first_chunk().expect("whole blocks");
-                second::factored(second::root(average) * per_root, profile, g, own)
+                let row = second::root(averages[index * BLOCK / second::TILE]) * step.adamw.per_old_root;
+                second::factored(row, profile, step.adamw.eps, g, own)
             }
             RowSecond::Full(row) => {
                 let v = row[index * BLOCK..].first_chunk().expect("whole blocks");
-                second::each(v).map(|root| root * per_root)
+                second::each(v).map(|root| step.adamw.corrected(root))
             }
         };
         let m = moment_block(recipe.moment, codes, scales, index, g, step, luck(1));
         let ratio = step.adamw.ratio(&m, &roots);
-        for i in 0..BLOCK {
-            squares[i] = ratio[i].mul_add(ratio[i], squares[i]);
-        }
+        tally.squares += step.adamw.squares(&ratio);
         tally.add(match (&mut weights, recipe.master) {
             (RowWeights::Nvfp4(row, global), Some(master)) => {
                 let delta = step.adamw.push(&ratio).values(&master.decode_block(row.remainders, index));
@@ -222,7 +219,12 @@ pub fn row(
             }
         });
     }
-    tally.squares = step.adamw.squares(squares);
+    if let RowSecond::Factored(averages, columns, _) = second {
+        for (tile, (average, g)) in averages.iter_mut().zip(g.chunks(second::TILE)).enumerate() {
+            let columns = second::TILE.min(columns - tile * second::TILE);
+            *average = second::follow_one(*average, second::row_squares(g), columns, step.average);
+        }
+    }
     tally
 }
 

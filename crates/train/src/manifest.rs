@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::binding::Binding;
 use crate::schedule::Schedule;
 
-/// Version of the layout; a newer one is refused.
-pub const FORMAT: u32 = 1;
+/// Version of the layout and of what remainders and second moments mean; another one is refused. Since 2 weights lie in
+/// the middle of a unit and tiles of a row have averages of their own.
+pub const FORMAT: u32 = 2;
 /// The file's name.
 pub(crate) const MANIFEST: &str = "manifest.json";
 /// Longest manifest that is read.
@@ -91,9 +92,13 @@ impl Manifest {
         }
         let wrong = |error: serde_json::Error| format!("manifest.json: {error}");
         let Version { format } = serde_json::from_slice(text).map_err(wrong)?;
-        if format > FORMAT {
-            let known = format!("this program knows up to {FORMAT}");
-            return Err(format!("manifest.json: format {format} is newer, {known}: use a newer halfbyte"));
+        if format != FORMAT {
+            let (kind, remedy) = match format > FORMAT {
+                true => ("newer", "use a newer halfbyte"),
+                false => ("older", "go on with the halfbyte that wrote it, or train anew"),
+            };
+            let known = format!("this program knows {FORMAT}");
+            return Err(format!("manifest.json: format {format} is {kind}, {known}: {remedy}"));
         }
         let manifest: Manifest = serde_json::from_slice(text).map_err(wrong)?;
         if !manifest.progress.schedule.is_sound() {
@@ -171,7 +176,8 @@ pub(crate) mod tests {
             change(&mut value);
             Manifest::parse(value.to_string().as_bytes()).unwrap_err()
         };
-        assert!(changed(&|v| v["format"] = 2.into()).contains("newer"));
+        assert!(changed(&|v| v["format"] = (FORMAT + 1).into()).contains("newer"));
+        assert!(changed(&|v| v["format"] = (FORMAT - 1).into()).contains("older"));
         for name in ["../weights.bin", "/etc/passwd", ".hidden", "", "a\0b", "a/b", "manifest.json", "a\\b"] {
             let reason = changed(&|v| v["parts"][0]["name"] = name.into());
             assert!(reason.contains("part"), "{reason}");

@@ -6,7 +6,7 @@
 mod avx512;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use halfbyte_formats::state::{Average, BLOCK, Tally, int8, second, weight};
 use halfbyte_ops::tensor::PANEL;
@@ -15,16 +15,19 @@ use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
 use crate::arena::Place;
 use crate::isa::for_isa;
-use crate::{Cpu, Isa, panel, pool};
+use crate::{Cpu, Isa, panel};
 
 const OP: &str = "update";
+
+/// Rows that a thread takes at a time.
+const AT_ONCE: usize = 64;
 
 for_isa! {
 fn learn(weights: RowWeights<'_>, moments: &mut [u8], second: RowSecond<'_>, g: &[f32], first: u64, moving: &Moving<'_>) -> Tally {
     update::row(weights, moments, second, g, first, moving)
 }
 }
-for_isa! { fn add_squares(g: &[f32], sums: &mut [f32]) -> f32 { second::add_squares(g, sums) } }
+for_isa! { fn add_squares(g: &[f32], sums: &mut [f32]) -> () { second::add_squares(g, sums) } }
 for_isa! {
 fn follow_squares(v: &mut [f32], g: &[f32], average: Average) {
     second::follow_squares(v, g, average)
@@ -36,12 +39,11 @@ fn learn_vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &S
 }
 }
 
-/// Bytes of scratch: the columns' profile, the sums of groups of rows and how many rows are in each; for each
-/// thread a row's gradient, codes and scales.
+/// Bytes of scratch: the columns' profile and the sums of the panels that are looked at; for each thread a row's gradient,
+/// codes and scales.
 pub(crate) fn scratch(rows: usize, columns: usize) -> (usize, usize) {
-    let (width, groups) = (update::padded(columns), rows.div_ceil(second::GROUP));
-    let sums = (1 + groups) * width * 4 + groups * size_of::<usize>();
-    (sums.next_multiple_of(64), width * 4 + width * 4 + width / BLOCK)
+    let (width, panels) = (update::padded(columns), rows.div_ceil(second::GROUP * second::APART));
+    (((1 + panels) * width * 4).next_multiple_of(64), width * 4 + width * 4 + width / BLOCK)
 }
 
 /// Rows of a weight that learn, with their pointers. Rows are counted from the first of them.
@@ -57,10 +59,8 @@ pub(crate) struct Task<'a> {
     second: Place<f32>,
     /// Roots of the columns' profile.
     profile: Place<f32>,
-    /// Sums of the columns' squares, group by group.
+    /// Sums of the columns' squares, of one panel that is looked at after the other.
     sums: Place<f32>,
-    /// Rows that are in the sums of each group.
-    summed: Place<usize>,
     first: usize,
     rows: usize,
     width: usize,
@@ -80,12 +80,12 @@ pub(crate) fn weight(
     let scratch = cpu.scratch(scratch(rows, columns), OP)?;
     let gradient = cpu.arena.rows(OP, gradient)?;
     let task = Task::new(cpu, (of, first, rows), kept, step, scratch.shared)?;
-    cpu.pool.run(rows.div_ceil(second::GROUP), &|group, thread| {
-        let first = group * second::GROUP;
+    cpu.pool.run(rows.div_ceil(AT_ONCE), &|part, thread| {
+        let first = part * AT_ONCE;
         // SAFETY: a row is learnt by one thread, whose scratch this is; the gradient is only read.
         unsafe {
             let gradient = Place(gradient.pointer().add(first * columns));
-            task.learn(first..rows.min(first + second::GROUP), gradient, scratch.of_thread(thread));
+            task.learn(first..rows.min(first + AT_ONCE), gradient, scratch.of_thread(thread));
         }
     });
     Ok(task.end(cpu))
@@ -100,12 +100,9 @@ impl<'a> Task<'a> {
         step: &'a Step,
         place: Place<u8>,
     ) -> Result<Task<'a>> {
-        let (width, groups) = (update::padded(of.columns), rows.div_ceil(second::GROUP));
-        let profile = place.cast::<f32>();
-        // SAFETY: `scratch` counts a profile, then sums of each group, then a number for each.
+        let (width, profile) = (update::padded(of.columns), place.cast::<f32>());
+        // SAFETY: `scratch` counts a profile, then sums.
         let sums = Place(unsafe { profile.pointer().add(width) });
-        // SAFETY: as above.
-        let summed = Place(unsafe { sums.pointer().add(groups * width) }).cast::<usize>();
         let task = Task {
             isa: cpu.isa,
             of,
@@ -117,16 +114,14 @@ impl<'a> Task<'a> {
             second: cpu.arena.place(OP, kept.second)?,
             profile,
             sums,
-            summed,
             first,
             rows,
             width,
             counts: [const { AtomicU64::new(0) }; 5],
         };
-        // SAFETY: nobody else is at work yet.
-        unsafe {
-            summed.slice_mut(0, groups).fill(0);
-            if !step.recipe.full_second {
+        if !step.recipe.full_second {
+            // SAFETY: nobody else is at work yet.
+            unsafe {
                 let columns = task.columns().0.slice(0, width);
                 second::profile(columns, of.columns, profile.slice_mut(0, width));
             }
@@ -138,28 +133,23 @@ impl<'a> Task<'a> {
     fn columns(&self) -> (Place<f32>, Place<f32>) {
         // SAFETY: `update::check_shapes` has counted them.
         let behind = |rows| Place(unsafe { self.second.pointer().add(rows) });
-        (behind(self.of.rows), behind(self.of.rows + self.width))
+        let rows = self.of.rows * second::tiles(self.of.columns);
+        (behind(rows), behind(rows + self.width))
     }
 
     /// Rows learn, from the first of a panel on. Their gradients lie together from `gradient` on.
     ///
     /// # Safety
-    /// Every row is learnt once, this one by this thread alone, whose scratch that is; who learns the rows before
-    /// does it in an earlier chunk of the same work. Nobody writes the gradient.
+    /// Every row is learnt once, this one by this thread alone, whose scratch that is. Nobody writes the gradient.
     pub(crate) unsafe fn learn(&self, rows: Range<usize>, gradient: Place<f32>, scratch: Place<u8>) {
         let mut tally = Tally::default();
-        // The sums of a group grow row by row. Whose rows begin inside a group waits for the group's first ones,
-        // so those who have them begin with them.
-        let last = rows.start.max(rows.end.saturating_sub(1) / second::GROUP * second::GROUP);
-        for part in [last..rows.end, rows.start..last] {
-            for first in part.clone().step_by(PANEL) {
-                let panel = first..part.end.min(first + PANEL);
-                // SAFETY: by the caller's promise.
-                unsafe {
-                    let gradient = Place(gradient.pointer().add((first - rows.start) * self.of.columns));
-                    self.follow(panel.clone(), gradient, scratch);
-                    tally.add(self.panel_rows(panel, gradient, scratch));
-                }
+        for first in rows.clone().step_by(PANEL) {
+            let panel = first..rows.end.min(first + PANEL);
+            // SAFETY: by the caller's promise.
+            unsafe {
+                let gradient = Place(gradient.pointer().add((first - rows.start) * self.of.columns));
+                self.follow(panel.clone(), gradient, scratch);
+                tally.add(self.panel_rows(panel, gradient, scratch));
             }
         }
         let parts = [tally.changed, tally.rescaled, tally.saturated, tally.refused, tally.squares];
@@ -170,22 +160,27 @@ impl<'a> Task<'a> {
 
     /// All rows have learnt: the columns' sums grow, and behind the last rows of all their averages follow.
     pub(crate) fn end(self, cpu: &mut Cpu) -> Tally {
-        let (width, first, rows) = (self.width, self.first, self.of.rows);
-        if !self.step.recipe.full_second {
+        let (width, first, rows, step) = (self.width, self.first, self.of.rows, self.step);
+        if !step.recipe.full_second {
             let (columns, total) = self.columns();
-            let groups = self.rows.div_ceil(second::GROUP);
-            cpu.for_stripes(groups, width, &|from, count| {
-                // SAFETY: sums are only read; a stripe of averages and totals is written by one chunk.
+            let looked_at = second::rows_looked_at(0..rows, step.step);
+            let panels = second::rows_looked_at(first..first + self.rows, step.step).div_ceil(PANEL);
+            cpu.for_stripes(panels.max(1), width, &|from, count| {
+                // SAFETY: a stripe of averages, totals and sums is touched by one chunk.
                 unsafe {
                     let total = total.slice_mut(from, count);
                     if first == 0 {
                         total.fill(0.0);
                     }
-                    for group in 0..groups {
-                        second::add_sums(total, self.sums.slice(group * width + from, count));
+                    for panel in (0..panels).step_by(second::TOGETHER) {
+                        let together = self.sums.slice_mut(panel * width + from, count);
+                        for next in panel + 1..panels.min(panel + second::TOGETHER) {
+                            second::add_sums(together, self.sums.slice(next * width + from, count));
+                        }
+                        second::add_sums(total, together);
                     }
                     if first + self.rows == rows {
-                        second::follow(columns.slice_mut(from, count), total, rows, self.step.average);
+                        second::follow(columns.slice_mut(from, count), total, looked_at, step.average);
                     }
                 }
             });
@@ -194,13 +189,13 @@ impl<'a> Task<'a> {
         Tally { changed, rescaled, saturated, refused, squares }
     }
 
-    /// Lets the second moments of a panel's rows follow the gradient, which is near from then on; the sums of
-    /// the columns grow by its squares.
+    /// Lets full second moments of a panel's rows follow the gradient; of factored ones, if the panel is looked at, sums the
+    /// columns' squares.
     ///
     /// # Safety
     /// As `learn`.
     unsafe fn follow(&self, rows: Range<usize>, gradient: Place<f32>, scratch: Place<u8>) {
-        let (isa, step, columns) = (self.isa, self.step, self.of.columns);
+        let (isa, step) = (self.isa, self.step);
         if step.recipe.full_second {
             for (at, index) in rows.enumerate() {
                 // SAFETY: by the caller's promise.
@@ -212,31 +207,19 @@ impl<'a> Task<'a> {
             }
             return;
         }
-        let (group, before) = (rows.start / second::GROUP, rows.start % second::GROUP);
-        // SAFETY: a number of each group; a group's sums are touched by one thread at a time, as follows.
-        let (summed, sums) = unsafe {
-            let summed = AtomicUsize::from_ptr(self.summed.pointer().add(group));
-            (summed, self.sums.slice_mut(group * self.width, self.width))
-        };
-        pool::wait(|| summed.load(Ordering::Acquire) == before);
-        if before == 0 {
-            sums.fill(0.0);
+        let (first, panel) = (self.first / PANEL, (self.first + rows.start) / PANEL);
+        if !second::looked_at(panel, step.step) {
+            return;
         }
-        // SAFETY: by the caller's promise.
+        let before = (panel - first) / second::APART;
+        // SAFETY: a panel's sums, which only who learns it touches; the rest by the caller's promise.
         unsafe {
-            let averages = self.second.slice_mut(self.first + rows.start, rows.len());
-            #[cfg(target_arch = "x86_64")]
-            if self.together(&rows) {
-                let squares = avx512::add_squares(&self.panel(rows.start, gradient), sums);
-                summed.store(before + PANEL, Ordering::Release);
-                return second::follow(averages, &squares, columns, step.average);
-            }
-            for (at, average) in averages.iter_mut().enumerate() {
-                let g = self.padded_row(gradient, at, scratch);
-                *average = second::follow_one(*average, add_squares(isa, g, sums), columns, step.average);
+            let sums = self.sums.slice_mut(before * self.width, self.width);
+            sums.fill(0.0);
+            for at in 0..rows.len() {
+                add_squares(isa, self.padded_row(gradient, at, scratch), sums);
             }
         }
-        summed.store(before + rows.len(), Ordering::Release);
     }
 
     /// Whether the rows of a panel learn together.
@@ -298,7 +281,7 @@ impl<'a> Task<'a> {
                 gradient: gradient.pointer().cast_const(),
                 remainders: self.remainder.pointer().add(recipe.remainder_bytes(of.format, number, width)),
                 moments: self.moment.pointer().add(recipe.moment_bytes(number, width)),
-                rows: *self.second.slice(number, PANEL).as_array().expect("sixteen rows"),
+                averages: self.second.pointer().add(number * second::tiles(width)),
                 profile: self.profile.pointer().cast_const(),
                 first: (number * width) as u64,
                 width,
@@ -325,7 +308,11 @@ impl<'a> Task<'a> {
             let moments = self.moment.slice_mut(number * moment, moment);
             let second = match recipe.full_second {
                 true => RowSecond::Full(self.second.slice(number * width, width)),
-                false => RowSecond::Factored(self.second.slice(number, 1)[0], self.profile.slice(0, width)),
+                false => RowSecond::Factored(
+                    self.second.slice_mut(number * second::tiles(columns), second::tiles(columns)),
+                    columns,
+                    self.profile.slice(0, width),
+                ),
             };
             let first = (number * width) as u64;
             match of.format {

@@ -2,17 +2,21 @@
 //!
 //! ```text
 //! m <- beta1 m + (1 - beta1) g
-//! u = m / (1 - beta1^t) / (sqrt(v) / sqrt(1 - beta2^t) + eps), held within -clip..clip
+//! u = m / (1 - beta1^t) * (1 / (sqrt(v) / sqrt(1 - beta2^t) + eps)), held within -clip..clip
 //! delta = -lr * u - lr * decay * w
 //! ```
 //!
 //! The clip bounds what one step can do to an element before its neighbours are known: gradients are used
-//! up as they arrive, so their common norm comes too late. sqrt(v) comes from `second`, already moved by g
-//! and not yet corrected. w is the stored weight, not the
-//! one of the forward pass. The first step has t = 1. With m, v and w in f32 this is
-//! `torch.optim.AdamW`, except that the decay is added instead of multiplied: a rounding apart.
+//! up as they arrive, so their common norm comes too late. sqrt(v) comes from `second`, not yet corrected: a full v
+//! moved by g already, a factored one as the step before left it, which is corrected as of then. w is the stored weight,
+//! not the one of the forward pass. The first step has t = 1. With m, v and w in f32 this is
+//! `torch.optim.AdamW`, except that the decay is added instead of multiplied and the root inverted before it is: a
+//! rounding apart.
 
 use super::{Average, BLOCK, Push, SQUARES_PER_ONE, units};
+
+/// Most that a block adds to `Tally::squares`; what is not finite counts as much.
+pub const MOST_SQUARES: f32 = 16_777_216.0;
 
 /// What a group of tensors is trained with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,28 +48,32 @@ pub struct Step {
     pub size: f32,
     /// 1 / sqrt(1 - beta2^t).
     pub per_root: f32,
+    /// The same of the step before, if there was one.
+    pub per_old_root: f32,
     /// Added to the root of v.
     pub eps: f32,
     /// lr * decay.
     pub decay: f32,
     /// clip * (1 - beta1^t).
     pub limit: f32,
-    /// 1 / (1 - beta1^t).
-    pub correction: f32,
+    /// What squares of u without the first moment's correction count in `Tally::squares`.
+    pub per_square: f32,
 }
 
 impl Step {
     /// Step number `t`, from 1 on, at a learning rate.
     pub fn new(settings: &Settings, learning_rate: f64, t: u64) -> Self {
-        let rest = |beta: f64| 1.0 - beta.powf(t.max(1) as f64);
+        let until = |beta: f64, t: u64| 1.0 - beta.powf(t.max(1) as f64);
+        let rest = |beta: f64| until(beta, t);
         Step {
             average: Average::new(settings.beta1),
             size: (learning_rate / rest(settings.beta1)) as f32,
             per_root: (1.0 / rest(settings.beta2).sqrt()) as f32,
+            per_old_root: (1.0 / until(settings.beta2, t.saturating_sub(1)).sqrt()) as f32,
             eps: settings.eps as f32,
             decay: (learning_rate * settings.decay) as f32,
             limit: (settings.clip * rest(settings.beta1)) as f32,
-            correction: (1.0 / rest(settings.beta1)) as f32,
+            per_square: (f64::from(SQUARES_PER_ONE) / rest(settings.beta1).powi(2)) as f32,
         }
     }
 
@@ -77,16 +85,22 @@ impl Step {
         }
     }
 
-    /// u without the first moment's correction; `roots` are corrected already, times `per_root`.
+    /// u without the first moment's correction; `roots` are corrected already and have eps in them.
     #[inline(always)]
     pub fn ratio(&self, m: &[f32; BLOCK], roots: &[f32; BLOCK]) -> [f32; BLOCK] {
         let mut ratio = [0.0; BLOCK];
         for i in 0..BLOCK {
-            let free = m[i] / (roots[i] + self.eps);
+            let free = m[i] * (1.0 / roots[i]);
             let low = if free < -self.limit { -self.limit } else { free };
             ratio[i] = if low > self.limit { self.limit } else { low };
         }
         ratio
+    }
+
+    /// The root of a full v, corrected, and eps.
+    #[inline(always)]
+    pub fn corrected(&self, root: f32) -> f32 {
+        root * self.per_root + self.eps
     }
 
     /// What moves the weights, from [`Step::ratio`].
@@ -98,15 +112,14 @@ impl Step {
     /// What is added to the weights; `roots` are not corrected yet.
     #[inline(always)]
     pub fn delta(&self, m: &[f32; BLOCK], roots: &[f32; BLOCK], w: &[f32; BLOCK]) -> [f32; BLOCK] {
-        self.push(&self.ratio(m, &roots.map(|root| root * self.per_root))).values(w)
+        self.push(&self.ratio(m, &roots.map(|root| self.corrected(root)))).values(w)
     }
 
-    /// The sum of u^2 of a row, whose ratios' squares were summed in lanes, for `Tally::squares`.
+    /// The squares of a block's u, for `Tally::squares`.
     #[inline(always)]
-    pub fn squares(&self, lanes: [f32; BLOCK]) -> u64 {
-        let sum = units::fold(lanes, |a, b| a + b) * self.correction * self.correction;
-        // A cast holds what is too large and makes NaN zero; held low enough for a sum over any tensor.
-        ((sum * SQUARES_PER_ONE) as u64).min(1 << 44)
+    pub fn squares(&self, ratio: &[f32; BLOCK]) -> u64 {
+        let sum = units::squares(ratio) * self.per_square;
+        u64::from((if sum < MOST_SQUARES { sum } else { MOST_SQUARES }) as u32)
     }
 }
 
@@ -160,9 +173,9 @@ mod tests {
         let ratio = step.ratio(&m, &[0.3 * step.per_root; BLOCK]);
         let delta = step.delta(&m, &[0.3; BLOCK], &[0.0; BLOCK]);
         let wanted: f64 = delta.iter().map(|d| (f64::from(*d) / 1e-3).powi(2)).sum();
-        let got = step.squares(ratio.map(|ratio| ratio * ratio)) as f64 / f64::from(SQUARES_PER_ONE);
+        let got = step.squares(&ratio) as f64 / f64::from(SQUARES_PER_ONE);
         assert!((got / wanted - 1.0).abs() < 1e-5, "{got} {wanted}");
-        assert_eq!(step.squares([f32::NAN; BLOCK]), 0);
-        assert_eq!(step.squares([f32::INFINITY; BLOCK]), 1 << 44);
+        assert_eq!(step.squares(&[f32::NAN; BLOCK]), MOST_SQUARES as u64);
+        assert_eq!(step.squares(&[f32::INFINITY; BLOCK]), MOST_SQUARES as u64);
     }
 }

@@ -15,8 +15,9 @@
 //! of the nibble there (/ 44 to / 52). So n = 4 belongs to the default recipe and n = 0 to the lean one,
 //! at the bytes per parameter that the matrices have.
 //!
-//! **The exponent is sticky**: raised when the block's largest, not rounded yet, is more than the last code and
-//! its remainder can hold, lowered when it is below 48 codes; while it stays, no value is computed; the new one is the smallest, at least 1, under which the largest is at most 127.
+//! **The exponent is sticky**: it stays, and no value is computed, while the block's farthest, in whole units, is at
+//! least 48 codes and no more than the last code and its remainder can hold. Otherwise the largest, not rounded yet, raises
+//! or lowers it by the same rule; the new one is the smallest, at least 1, under which the largest is at most 127.
 //! After a change the largest is 63.5 or more, so a change is not undone by the next step.
 //! Lowering is exact; raising rounds all sixteen stochastically, at once with the update. Only what
 //! lies beyond 127 * 2^121 saturates.
@@ -148,12 +149,11 @@ pub fn decode_block<const BITS: u32>(codes: &[i8; BLOCK], scale: u8, remainder: 
 pub fn update_block<const BITS: u32>(block: Block<'_>, push: &Push<'_>, bits: &[u32; BLOCK]) -> Tally {
     let k = join::<BITS>(block.codes, &units::read::<BITS>(block.remainder));
     let unit = int8_block::decode_scale(*block.scale) / (1 << BITS) as f32;
-    // The units of a byte leave fewer bits below them.
-    let (new, stays) = if BITS == 8 {
-        moved::<BITS, 12>(&k, unit, push, bits)
-    } else {
-        moved::<BITS, 16>(&k, unit, push, bits)
-    };
+    let mut new = push.whole_units(&k, unit, bits);
+    for (new, k) in new.iter_mut().zip(&k) {
+        *new += k;
+    }
+    let stays = (least::<BITS>()..=limit::<BITS>()).contains(&units::fold(new.map(i32::abs), i32::max));
     let (scale, new, saturated) = if stays {
         (*block.scale, new, 0)
     } else {
@@ -173,20 +173,6 @@ pub fn update_block<const BITS: u32>(block: Block<'_>, push: &Push<'_>, bits: &[
     *block.scale = scale;
     units::write::<BITS>(&rest, block.remainder);
     Tally { changed: u64::from(changed), rescaled, saturated, ..Tally::default() }
-}
-
-/// Whole units after the move, and whether the exponent stays under them: while the farthest, not rounded
-/// yet, is at least 48 codes and at most the limit.
-#[inline(always)]
-fn moved<const BITS: u32, const FRACTION: u32>(
-    k: &[i32; BLOCK],
-    unit: f32,
-    push: &Push<'_>,
-    bits: &[u32; BLOCK],
-) -> ([i32; BLOCK], bool) {
-    let positions = push.positions::<FRACTION>(k, unit);
-    let range = least::<BITS>() << FRACTION..=limit::<BITS>() << FRACTION;
-    (units::settle::<FRACTION>(&positions, bits), range.contains(&units::farthest(&positions)))
 }
 
 /// The exponent and the whole units of a block whose exponent may change, and how many were held; or what

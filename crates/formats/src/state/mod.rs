@@ -11,7 +11,7 @@
 //!
 //! **Zero update, zero bytes changed** holds in every mode: a block whose sixteen updates are zero is
 //! left alone, and elsewhere an element moves by whole units from where it lies, never by decoding
-//! and rounding again. Only when a block changes its scale are its sixteen numbers rounded anew.
+//! and rounding again; none moves without an update. Only when a block changes its scale are its sixteen numbers rounded anew.
 //!
 //! Rows consist of whole blocks. Whoever owns a shorter row pads it with zeros, which stay zero
 //! under zero updates.
@@ -40,7 +40,7 @@ pub struct Tally {
     /// Blocks left as they were, because the update or the stored block is not finite.
     pub refused: u64,
     /// Sum of the squares of the updates, decay apart, in learning rates and [`SQUARES_PER_ONE`]: whole
-    /// numbers, so that no order of summing shows.
+    /// numbers for every block, so that no order of summing shows.
     pub squares: u64,
 }
 
@@ -85,16 +85,24 @@ impl<'a> Push<'a> {
         delta
     }
 
-    /// Where weights of `k` units come to lie, in 2^-FRACTION of a unit: `units::position`.
+    /// Whole units by which weights of `k` units move, rounded down or up as the upper halves of `bits` decide.
     #[inline(always)]
-    fn positions<const FRACTION: u32>(&self, k: &[i32; BLOCK], unit: f32) -> [i32; BLOCK] {
+    fn whole_units(&self, k: &[i32; BLOCK], unit: f32, bits: &[u32; BLOCK]) -> [i32; BLOCK] {
         let times = self.size / unit;
-        let mut positions = [0; BLOCK];
+        let mut whole = [0; BLOCK];
         for i in 0..BLOCK {
-            let t = self.along[i] * times - self.decay * k[i] as f32;
-            positions[i] = units::position::<FRACTION>(k[i], t);
+            let luck = units::luck(bits[i]);
+            // One rounding where nothing decays.
+            let (t, sum) = if self.decay == 0.0 {
+                (self.along[i] * times, self.along[i].mul_add(times, luck))
+            } else {
+                let t = self.along[i].mul_add(times, -(self.decay * k[i] as f32));
+                (t, t + luck)
+            };
+            let far = units::stochastic(units::hold(t), bits[i]);
+            whole[i] = if units::near(sum) { units::settled(sum) } else { far };
         }
-        positions
+        whole
     }
 }
 

@@ -82,13 +82,13 @@ pub fn follow_four(codes: &[u8; BLOCK / 2], scale: u8, g: &[f32; BLOCK], average
     m
 }
 
-/// Codes of one 4-bit block, in halves.
+/// Codes of one 4-bit block, in halves; zero has no sign.
 #[inline(always)]
 fn signed_halves(codes: &[u8; BLOCK / 2]) -> [f32; BLOCK] {
     let mut c = [0.0; BLOCK];
     for (c, code) in c.iter_mut().zip(units::unpack(codes)) {
-        let magnitude = units::halves(code) as f32;
-        *c = if code & 8 == 0 { magnitude } else { -magnitude };
+        let magnitude = units::halves(code);
+        *c = if code & 8 == 0 { magnitude } else { -magnitude } as f32;
     }
     c
 }

@@ -1,57 +1,93 @@
-//! Second moments: a mean for each row and a profile of the columns, or one per element; all f32.
+//! Second moments: a mean for each row of a tile of columns and a profile of these, or one per element; all f32.
 //!
 //! ```text
 //! R[i] <- beta R[i] + (1 - beta) mean_j g[i,j]^2     C[j] <- beta C[j] + (1 - beta) mean_i g[i,j]^2
-//! P[j] = C[j] / mean(C), as the step before left C; one where there was none
+//! P[j] = C[j] / mean(C); one where there is no C     all of it for every tile of TILE columns apart
 //! v[i,j] = max(R[i] P[j], (1 - beta) g[i,j]^2),  sqrt(v[i,j]) = max(root(R[i]) root(P[j]), root(1 - beta) |g|)
 //! ```
 //!
-//! **The profile is a step old, the size is not.** A row needs no other row, so a row can learn as soon as
-//! its gradient is there: one pass over the gradient, and a table whose rows come in parts is no
+//! **The past is factored, the present is the element's own.** R and C are what the step before left: an element needs
+//! nothing of its step but its own gradient, which is read once, and a table whose rows come in parts is no
 //! special case. What a full v never is, smaller than the share of the element's own gradient, this one is not
-//! either: a column that was silent until now moves as in its first step.
+//! either: at the first step, in a column that was silent until now and in the row of a rare token it is that share, as in
+//! Adam.
 //!
-//! R and v start at zero and are not corrected here: both lack the factor 1 - beta^t, which `adamw`
-//! divides out; in P it cancels. Of a gradient whose squares are the same outer product at every step, the
-//! factored v is the full one from the second step on. A matrix of rows x columns costs 4 (rows + 2 columns)
-//! bytes: R, C and the sums of the step.
+//! **Of four panels of [`GROUP`] rows, one is looked at for C**, another at each step: a profile is common to all rows, so
+//! a quarter of them shows it. R is of all columns at every step.
+//!
+//! R and v start at zero and are not corrected here: v lacks the factor 1 - beta^t and R the one of the step before,
+//! which `adamw` divides out; in P it cancels. A matrix of rows x columns costs 4 (rows * tiles + 2 columns)
+//! bytes: R, C and the sums of the step. A tile of a row is what a warp of a GPU moves, which so needs no other one.
 //!
 //! An update only needs roots: a factored v has one for each row and column instead of one for each
 //! element. None is below the root of FLOOR. Means that are not finite are not followed.
 //!
-//! **Order.** Sums are defined by [`add_squares`], a row at a time, and by [`add_sums`] for the sums of
-//! [`GROUP`] rows, which are added in the order of the groups: the same for any number of threads.
+//! **Order.** The squares of a tile's row are added block by block ([`row_squares`]), a column's by [`add_squares`] over the
+//! rows of a panel, then [`TOGETHER`] panels that are looked at one after the other, then these sums in their order: the
+//! same for any number of threads.
 
 use super::{Average, BLOCK, units};
 
 /// Smallest v: far below any eps^2 that matters, but a square root may be divided by.
 pub const FLOOR: f32 = 1e-30;
 
-/// Rows whose column sums are added one by one; groups of them are then added up.
-pub const GROUP: usize = 64;
+/// Rows of a panel, whose columns are added up together.
+pub const GROUP: usize = 16;
 
-/// Adds the squares of a row to the column sums and returns their sum; a square and its sum are rounded once.
-///
-/// The sum runs in sixteen lanes over the blocks, then lane i + 8, i + 4, i + 2 and i + 1 onto lane i.
-///
-/// # Panics
-/// When the row is no whole number of blocks or `columns` has another length.
-#[inline(always)]
-pub fn add_squares(g: &[f32], columns: &mut [f32]) -> f32 {
-    assert_eq!(g.len() % BLOCK, 0, "a row is whole blocks");
-    assert_eq!(columns.len(), g.len(), "columns");
-    let mut lanes = [0.0f32; BLOCK];
-    let blocks = g.as_chunks::<BLOCK>().0.iter();
-    for (g, sums) in blocks.zip(columns.as_chunks_mut::<BLOCK>().0) {
-        for i in 0..BLOCK {
-            sums[i] = g[i].mul_add(g[i], sums[i]);
-            lanes[i] = g[i].mul_add(g[i], lanes[i]);
-        }
-    }
-    units::fold(lanes, |a, b| a + b)
+/// Of so many panels one is looked at for the columns.
+pub const APART: usize = 4;
+
+/// So many panels that are looked at are added up first.
+pub const TOGETHER: usize = 4;
+
+/// Columns that have averages of the rows, and a profile, of their own.
+pub const TILE: usize = 32 * BLOCK;
+
+/// Tiles of so many columns.
+pub const fn tiles(columns: usize) -> usize {
+    columns.div_ceil(TILE)
 }
 
-/// Adds one group's column sums to the total; call it in the order of the groups.
+/// Whether a panel's columns are looked at in a step.
+#[inline(always)]
+pub fn looked_at(panel: usize, step: u64) -> bool {
+    (panel as u64 + step).is_multiple_of(APART as u64)
+}
+
+/// How many of the rows `rows` are looked at; they begin with a panel.
+pub fn rows_looked_at(rows: std::ops::Range<usize>, step: u64) -> usize {
+    let panels = rows.clone().step_by(GROUP).filter(|row| looked_at(row / GROUP, step));
+    panels.map(|row| GROUP.min(rows.end - row)).sum()
+}
+
+/// The sum of the squares of a tile's row: of block i + 16 onto that of block i, i + 8, i + 4, i + 2 and i + 1.
+///
+/// # Panics
+/// When it is no whole number of blocks, or more than a tile.
+#[inline(always)]
+pub fn row_squares(g: &[f32]) -> f32 {
+    assert!(g.len().is_multiple_of(BLOCK) && g.len() <= TILE, "a tile's row is whole blocks");
+    let mut sums = [0.0f32; TILE / BLOCK];
+    for (sum, block) in sums.iter_mut().zip(g.as_chunks::<BLOCK>().0) {
+        *sum = units::squares(block);
+    }
+    let (below, above) = sums.split_at(BLOCK);
+    units::fold(std::array::from_fn(|i| below[i] + above[i]), |a, b| a + b)
+}
+
+/// Adds the squares of a row to the columns' sums; a square and its sum are rounded once.
+///
+/// # Panics
+/// When `columns` has another length.
+#[inline(always)]
+pub fn add_squares(g: &[f32], columns: &mut [f32]) {
+    assert_eq!(columns.len(), g.len(), "columns");
+    for (sum, g) in columns.iter_mut().zip(g) {
+        *sum = g.mul_add(*g, *sum);
+    }
+}
+
+/// Adds sums of columns to others; call it in the order of the panels.
 #[inline(always)]
 pub fn add_sums(total: &mut [f32], part: &[f32]) {
     assert_eq!(total.len(), part.len(), "sums");
@@ -60,10 +96,13 @@ pub fn add_sums(total: &mut [f32], part: &[f32]) {
     }
 }
 
-/// Lets averages follow the means sums / count: R with the columns' count, C with the rows'.
+/// Lets averages follow the means sums / count: R with the columns' count, C with that of the rows looked at, if any.
 #[inline(always)]
 pub fn follow(averages: &mut [f32], sums: &[f32], count: usize, average: Average) {
     assert_eq!(averages.len(), sums.len(), "sums");
+    if count == 0 {
+        return;
+    }
     for (old, sum) in averages.iter_mut().zip(sums) {
         *old = follow_one(*old, *sum, count, average);
     }
@@ -76,28 +115,31 @@ pub fn follow_one(old: f32, sum: f32, count: usize, average: Average) -> f32 {
     if new < f32::INFINITY { new } else { old }
 }
 
-/// Roots of the columns' profile: of the first `columns` averages, over their mean, summed in f64 in the lanes
-/// of [`add_squares`].
+/// Roots of the columns' profile, tile by tile: of the first `columns` averages, over their mean, summed in f64 in sixteen
+/// lanes over the blocks.
 pub fn profile(averages: &[f32], columns: usize, roots: &mut [f32]) {
-    let mut lanes = [0.0; BLOCK];
-    for block in averages[..columns].chunks(BLOCK) {
-        for (lane, average) in lanes.iter_mut().zip(block) {
-            *lane += f64::from(*average);
+    for (tile, (averages, roots)) in averages.chunks(TILE).zip(roots.chunks_mut(TILE)).enumerate() {
+        let columns = TILE.min(columns - tile * TILE);
+        let mut lanes = [0.0; BLOCK];
+        for block in averages[..columns].chunks(BLOCK) {
+            for (lane, average) in lanes.iter_mut().zip(block) {
+                *lane += f64::from(*average);
+            }
         }
-    }
-    let mean = (units::fold(lanes, |a, b| a + b) / columns as f64) as f32;
-    for (out, column) in roots.iter_mut().zip(averages) {
-        *out = if mean > 0.0 { root(column / mean) } else { 1.0 };
+        let mean = (units::fold(lanes, |a, b| a + b) / columns as f64) as f32;
+        for (out, column) in roots.iter_mut().zip(averages) {
+            *out = if mean > 0.0 { root(column / mean) } else { 1.0 };
+        }
     }
 }
 
-/// sqrt(v) of a block of a row: `row` is the root of its average, `own` of 1 - beta; both corrected by the
-/// same factor give corrected roots.
+/// sqrt(v) + eps of a block of a row: `row` is the root of its average, `own` of 1 - beta, each corrected by its own
+/// factor. eps is added to the past alone: where the present is larger, it is large enough.
 #[inline(always)]
-pub fn factored(row: f32, profile: &[f32; BLOCK], g: &[f32; BLOCK], own: f32) -> [f32; BLOCK] {
+pub fn factored(row: f32, profile: &[f32; BLOCK], eps: f32, g: &[f32; BLOCK], own: f32) -> [f32; BLOCK] {
     let mut roots = [0.0; BLOCK];
     for i in 0..BLOCK {
-        let (both, mine) = (row * profile[i], own * g[i].abs());
+        let (both, mine) = (row.mul_add(profile[i], eps), own * g[i].abs());
         roots[i] = if mine > both { mine } else { both };
     }
     roots
@@ -152,14 +194,15 @@ mod tests {
             let mut sums = vec![0.0; columns];
             for (i, average) in averages.iter_mut().enumerate() {
                 let row: Vec<f32> = (0..columns).map(|j| g(i, j)).collect();
-                *average = follow_one(*average, add_squares(&row, &mut sums), columns, AVERAGE);
+                *average = follow_one(*average, row_squares(&row), columns, AVERAGE);
+                add_squares(&row, &mut sums);
             }
             follow(&mut all, &sums, rows, AVERAGE);
         }
         let correction = 1.0 - 0.95f32.powi(3);
         for (i, average) in averages.iter().enumerate() {
             let roots =
-                factored(root(*average), profile_roots[16..].first_chunk().unwrap(), &[0.0; BLOCK], 0.0);
+                factored(root(*average), profile_roots[16..].first_chunk().unwrap(), 0.0, &[0.0; BLOCK], 0.0);
             for (j, root) in roots.into_iter().enumerate() {
                 let exact = g(i, 16 + j) * g(i, 16 + j);
                 assert!((root * root / correction / exact - 1.0).abs() < 1e-5, "{i} {j}: {root}");
@@ -173,19 +216,29 @@ mod tests {
         averages[3] = 0.0;
         let mut roots = [0.0; BLOCK];
         profile(&averages, BLOCK, &mut roots);
-        let v = factored(root(1.0), &roots, &[2.0; BLOCK], AVERAGE.fresh.sqrt());
+        let v = factored(root(1.0), &roots, 0.0, &[2.0; BLOCK], AVERAGE.fresh.sqrt());
         assert_eq!(v[3], AVERAGE.fresh.sqrt() * 2.0);
         assert!(v[4] > 1.0);
+    }
+
+    #[test]
+    fn every_row_is_looked_at_once_in_four_steps() {
+        for rows in [1, 16, 40, 64, 1000] {
+            let all: usize = (7..7 + APART as u64).map(|step| rows_looked_at(0..rows, step)).sum();
+            assert_eq!(all, rows);
+            let parts = rows_looked_at(0..32.min(rows), 3) + rows_looked_at(32.min(rows)..rows, 3);
+            assert_eq!(parts, rows_looked_at(0..rows, 3));
+        }
     }
 
     #[test]
     fn without_any_gradient_roots_are_small_and_neither_zero_nor_nan() {
         let (floor, mut roots) = (FLOOR.sqrt(), [0.0; BLOCK]);
         profile(&[0.0; BLOCK], BLOCK, &mut roots);
-        assert_eq!(factored(root(0.0), &roots, &[0.0; BLOCK], 0.3), [floor; BLOCK]);
+        assert_eq!(factored(root(0.0), &roots, 0.0, &[0.0; BLOCK], 0.3), [floor; BLOCK]);
         assert_eq!(full(&mut [0.0; BLOCK], &[0.0; BLOCK], AVERAGE), [floor; BLOCK]);
         assert_eq!(root(f32::NAN), floor);
-        assert_eq!(factored(1.0, &[1.0; BLOCK], &[f32::NAN; BLOCK], 0.3), [1.0; BLOCK]);
+        assert_eq!(factored(1.0, &[1.0; BLOCK], 0.0, &[f32::NAN; BLOCK], 0.3), [1.0; BLOCK]);
     }
 
     #[test]

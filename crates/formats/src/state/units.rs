@@ -7,8 +7,11 @@
 //! a thousand times as much. What is lost for good are updates that stay below 2^-17, which would
 //! need 131,072 steps for one unit.
 //!
-//! Written without libm and without conversions that saturate, so that the loops which call it
-//! vectorise on every instruction set and give the same bits on all.
+//! A move of less than 64 units, as nearly all are, takes three instructions: its sum with 128 + u has units of 2^-16
+//! or finer, and what is whole of it is floor(t + u) + 128.
+//!
+//! Written without libm, so that the loops which call it vectorise on every instruction set and give the same
+//! bits on all.
 
 use super::BLOCK;
 
@@ -19,31 +22,36 @@ const SHIFT_BITS: i32 = SHIFT.to_bits() as i32;
 /// Far outside every range of units, and well inside what [`stochastic`] can take.
 pub(super) const FAR: f32 = 1_048_576.0;
 
-/// k + t in 2^-FRACTION of a unit, to nearest. What lies beyond 2^29 of these, or is NaN, comes to lie near
-/// there, far outside every range.
+/// What is added to a move before [`settled`] takes its whole units: 128, and luck from the upper half of `bits`.
 #[inline(always)]
-pub(super) fn position<const FRACTION: u32>(k: i32, t: f32) -> i32 {
-    let t = hold_within(t, (1 << (29 - FRACTION)) as f32);
-    let shifted = t + SHIFT;
-    // The difference is exact, and so is its product with a power of two.
-    let part = nearest((t - (shifted - SHIFT)) * (1 << FRACTION) as f32);
-    ((k + shifted.to_bits() as i32 - SHIFT_BITS) << FRACTION) + part
+pub(super) fn luck(bits: u32) -> f32 {
+    f32::from_bits(0x4300_0000 | bits >> 16)
 }
 
-/// Whole units of positions, rounded down or up as the upper bits of `bits` decide.
+/// Whether a move, of which this is the sum with [`luck`], is less than 64 units: [`settled`] rounds it, and
+/// [`stochastic`] any other.
 #[inline(always)]
-pub(super) fn settle<const FRACTION: u32>(positions: &[i32; BLOCK], bits: &[u32; BLOCK]) -> [i32; BLOCK] {
-    let mut k = [0; BLOCK];
-    for i in 0..BLOCK {
-        k[i] = (positions[i] + (bits[i] >> (32 - FRACTION)) as i32) >> FRACTION;
+pub(super) fn near(sum: f32) -> bool {
+    (64.0..192.0).contains(&sum)
+}
+
+/// Whole units of a near move from its sum with [`luck`].
+#[inline(always)]
+pub(super) fn settled(sum: f32) -> i32 {
+    // Positive, so what a conversion cuts off lies above.
+    sum as i32 - 128
+}
+
+/// The squares of sixteen numbers: of every fourth one in a row, then two and two of these sums.
+#[inline(always)]
+pub(super) fn squares(x: &[f32; BLOCK]) -> f32 {
+    let mut sums = [0.0; 4];
+    for x in x.as_chunks::<4>().0 {
+        for (sum, x) in sums.iter_mut().zip(x) {
+            *sum = x.mul_add(*x, *sum);
+        }
     }
-    k
-}
-
-/// The farthest of positions from zero.
-#[inline(always)]
-pub(super) fn farthest(positions: &[i32; BLOCK]) -> i32 {
-    fold(positions.map(i32::abs), i32::max)
+    (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
 /// `t` rounded down or up as the upper half of `bits` decides; |t| is at most `FAR`.
@@ -64,13 +72,8 @@ pub(super) fn nearest(t: f32) -> i32 {
 /// `t` held within `FAR`; NaN becomes `-FAR`.
 #[inline(always)]
 pub(super) fn hold(t: f32) -> f32 {
-    hold_within(t, FAR)
-}
-
-#[inline(always)]
-fn hold_within(t: f32, far: f32) -> f32 {
-    let t = if t > -far { t } else { -far };
-    if t < far { t } else { far }
+    let t = if t > -FAR { t } else { -FAR };
+    if t < FAR { t } else { FAR }
 }
 
 /// All sixteen joined into one, halves onto halves: a chain of maxima or sums would stay scalar.
@@ -251,19 +254,18 @@ mod tests {
     }
 
     #[test]
-    fn a_position_settles_where_its_sum_is_rounded_to() {
-        for t in [0.0, 0.3, -0.7, 1.5, -2.25, 100.125, 1e-6, -1e-6] {
-            for bits in [0, 0x1234_5678, 1 << 31, u32::MAX] {
-                let positions = [position::<16>(-37, t); BLOCK];
-                assert_eq!(settle::<16>(&positions, &[bits; BLOCK])[0], stochastic(t, bits) - 37, "{t}");
-                let positions = [position::<12>(30_000, t); BLOCK];
-                let settled = settle::<12>(&positions, &[bits; BLOCK])[0];
-                assert!((f64::from(settled - 30_000) - f64::from(t)).abs() < 1.001, "{t}");
+    fn a_near_move_is_rounded_as_any_other() {
+        for t in [0.0, 0.3, -0.7, 1.5, -2.25, 60.125, 1e-6, -1e-6, -63.0] {
+            let mut mean = 0.0;
+            for u in 0..1u32 << 16 {
+                let sum = t + luck(u << 16);
+                assert!(near(sum) && (settled(sum) - stochastic(t, u << 16)).abs() <= 1, "{t}");
+                mean += f64::from(settled(sum)) / 65536.0;
             }
+            assert!((mean - f64::from(t)).abs() < 1e-5, "{t}: {mean}");
         }
-        for t in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30] {
-            assert!(position::<16>(2039, t).abs() > 4000 << 16);
-            assert!(position::<12>(-32_639, t).abs() > 60_000 << 12);
+        for t in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, 64.0, -65.0] {
+            assert!(!near(t + luck(0)));
         }
     }
 

@@ -181,7 +181,7 @@ fn import(recipe: Recipe, format: WeightFormat, (rows, columns): (usize, usize))
         global: weight::tensor_scale(1.0, recipe.scales),
         remainder: vec![0; recipe.remainder_bytes(format, rows, columns)],
         moment: vec![0; recipe.moment_bytes(rows, columns)],
-        rows: vec![0.0; rows],
+        rows: vec![0.0; rows * second::tiles(columns)],
         columns: vec![0.0; width],
         sums: vec![0.0; width],
         each: vec![0.0; rows * width],
@@ -232,7 +232,8 @@ fn write<B: Backend>(bench: &mut Bench<B>, of: &Weight, host: &Host) {
 }
 
 fn on_host(host: &mut Host, format: WeightFormat, g: &[f32], columns: usize, step: &Step) -> Tally {
-    let (rows, width) = (host.rows.len(), padded(columns));
+    let (tiles, width) = (second::tiles(columns), padded(columns));
+    let rows = host.rows.len() / tiles;
     let mut padded_g = vec![0.0; rows * width];
     for (to, from) in padded_g.chunks_mut(width).zip(g.chunks(columns)) {
         to[..columns].copy_from_slice(from);
@@ -241,16 +242,25 @@ fn on_host(host: &mut Host, format: WeightFormat, g: &[f32], columns: usize, ste
     second::profile(&host.columns, columns, &mut profile);
     host.sums.fill(0.0);
     for part in parts(rows) {
-        let g = &padded_g[part.start * width..part.end * width];
-        for (averages, g) in host.rows[part].chunks_mut(second::GROUP).zip(g.chunks(second::GROUP * width)) {
-            let mut sums = vec![0.0; width];
-            for (row, g) in averages.iter_mut().zip(g.chunks(width)) {
-                *row = second::follow_one(*row, second::add_squares(g, &mut sums), columns, step.average);
+        let first = part.start / second::GROUP;
+        let panels = padded_g[part.start * width..part.end * width].chunks(second::GROUP * width);
+        let looked_at: Vec<&[f32]> = panels
+            .enumerate()
+            .filter(|(panel, _)| second::looked_at(first + panel, step.step))
+            .map(|(_, g)| g)
+            .collect();
+        for together in looked_at.chunks(second::TOGETHER) {
+            let mut total = vec![0.0; width];
+            for g in together {
+                let mut sums = vec![0.0; width];
+                g.chunks(width).for_each(|g| second::add_squares(g, &mut sums));
+                second::add_sums(&mut total, &sums);
             }
-            second::add_sums(&mut host.sums, &sums);
+            second::add_sums(&mut host.sums, &total);
         }
     }
-    second::follow(&mut host.columns, &host.sums, rows, step.average);
+    let looked_at = second::rows_looked_at(0..rows, step.step);
+    second::follow(&mut host.columns, &host.sums, looked_at, step.average);
     second::follow_squares(&mut host.each, &padded_g, step.average);
     let (blocks, bytes, moment) = (width / BLOCK, host.remainder.len() / rows, host.moment.len() / rows);
     let mut tally = Tally::default();
@@ -270,7 +280,7 @@ fn on_host(host: &mut Host, format: WeightFormat, g: &[f32], columns: usize, ste
         };
         let second = match step.recipe.full_second {
             true => RowSecond::Full(&host.each[r * width..][..width]),
-            false => RowSecond::Factored(host.rows[r], &profile),
+            false => RowSecond::Factored(&mut host.rows[r * tiles..][..tiles], columns, &profile),
         };
         let (moments, g) = (&mut host.moment[r * moment..][..moment], &padded_g[r * width..][..width]);
         tally.add(row(weights, moments, second, g, (r * width) as u64, &Moving::new(step)));
@@ -279,7 +289,8 @@ fn on_host(host: &mut Host, format: WeightFormat, g: &[f32], columns: usize, ste
 }
 
 fn decoded(host: &Host, format: WeightFormat, columns: usize) -> Vec<f32> {
-    let (rows, width) = (host.rows.len(), padded(columns));
+    let width = padded(columns);
+    let rows = host.values.len() / width;
     let mut out = host.values.clone();
     for r in 0..rows {
         let (out, blocks) = (&mut out[r * width..][..width], width / BLOCK);

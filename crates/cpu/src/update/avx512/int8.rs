@@ -5,10 +5,10 @@ use std::arch::x86_64::*;
 use halfbyte_formats::state::{Tally, adamw, int8};
 use halfbyte_ops::tensor::UNIT;
 
-use super::luck::{self, own};
+use super::luck;
 use super::{Moves, floats, select, within, words, words_mut};
 
-/// The size of a step for the block's rows, in 2^-16 of their units.
+/// The size of a step for the block's rows, in their units.
 ///
 /// # Safety
 /// `weights` is a unit.
@@ -17,8 +17,8 @@ use super::{Moves, floats, select, within, words, words_mut};
 pub(super) unsafe fn times<const BITS: u32>(weights: *const u8, block: usize, step: &adamw::Step) -> __m512 {
     // SAFETY: by the caller's promise: sixteen scales.
     let bytes = unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(weights.add(block * 16).cast())) };
-    // 2^(127 - e), in units, and 2^16 more.
-    let per_unit = _mm512_sub_epi32(_mm512_set1_epi32(254 + BITS as i32 + 16), bytes);
+    // 2^(127 - e), in units.
+    let per_unit = _mm512_sub_epi32(_mm512_set1_epi32(254 + BITS as i32), bytes);
     _mm512_mul_ps(_mm512_set1_ps(-step.size), _mm512_castsi512_ps(_mm512_slli_epi32::<23>(per_unit)))
 }
 
@@ -33,7 +33,7 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     block: usize,
     rests: &mut [__m512i],
     moves: &Moves<'_>,
-) -> (Tally, u16) {
+) -> Tally {
     let zero = _mm512_setzero_si512();
     let (scales, codes) = (weights.wrapping_add(block * 16), weights.wrapping_add(UNIT + block * 256));
     // SAFETY: by the caller's promise: sixteen scales.
@@ -43,29 +43,25 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     columns!(|J| {
         // SAFETY: a line of sixteen codes, by the caller's promise.
         let code = unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(codes.add(J * 16).cast())) };
-        let mut k = match BITS {
-            4 => _mm512_slli_epi32::<20>(code),
-            _ => _mm512_slli_epi32::<16>(code),
-        };
+        let mut k = _mm512_slli_epi32::<BITS>(code);
         if BITS == 4 {
             rest = if J.is_multiple_of(8) { rests[J / 8] } else { _mm512_srli_epi32::<4>(rest) };
-            k = _mm512_add_epi32(k, _mm512_srai_epi32::<12>(_mm512_slli_epi32::<28>(rest)));
+            k = _mm512_add_epi32(k, _mm512_srai_epi32::<28>(_mm512_slli_epi32::<28>(rest)));
         }
-        let position = _mm512_add_epi32(k, moves.distance::<PLAIN>(k, moves.ratio[J / 8][J % 8]));
-        farthest = _mm512_max_epu32(farthest, _mm512_abs_epi32(position));
-        let moved = _mm512_add_epi32(position, own::<{ J % 4 }>(moves.luck[J / 4]));
+        let whole = moves.whole::<{ J % 4 }, PLAIN>(moves.luck[J / 4], moves.ratio[J / 8][J % 8], || k);
+        let moved = _mm512_add_epi32(k, _mm512_sub_epi32(whole, _mm512_set1_epi32(128)));
+        farthest = _mm512_max_epu32(farthest, _mm512_abs_epi32(moved));
         let code = match BITS {
             4 => {
                 // Units below the code; what went in first comes round to where it was.
-                let joined = select(_mm512_set1_epi32(15 << 16), moved, packed[J / 8]);
-                packed[J / 8] = _mm512_ror_epi32::<4>(joined);
-                _mm512_srai_epi32::<20>(_mm512_add_epi32(moved, _mm512_set1_epi32(8 << 16)))
+                packed[J / 8] = _mm512_ror_epi32::<4>(select(_mm512_set1_epi32(15), moved, packed[J / 8]));
+                _mm512_srai_epi32::<4>(_mm512_add_epi32(moved, _mm512_set1_epi32(8)))
             }
-            _ => _mm512_srai_epi32::<16>(moved),
+            _ => moved,
         };
         new[J] = _mm512_cvtepi32_epi8(code);
     });
-    let kept = stays::<BITS>(bytes, farthest);
+    let kept = stays::<BITS>(bytes, farthest) & moves.near::<PLAIN>(int8::limit::<BITS>());
 
     let (mut tally, mut new_rests) = (Tally::default(), [zero; 2]);
     for row in (0..16).filter(|row| kept >> row & 1 == 0) {
@@ -84,16 +80,16 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
         }
     }
     for (i, rests) in rests.iter_mut().enumerate() {
-        *rests = _mm512_mask_ror_epi32::<16>(new_rests[i], kept, packed[i]);
+        *rests = _mm512_mask_mov_epi32(new_rests[i], kept, packed[i]);
     }
-    (tally, kept)
+    tally
 }
 
-/// Lanes that keep their exponent: a common one, with the farthest position between its limits.
+/// Lanes that keep their exponent: a common one, with the farthest between its limits.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn stays<const BITS: u32>(byte: __m512i, farthest: __m512i) -> u16 {
-    within(byte, 32, 231) & within(farthest, int8::least::<BITS>() << 16, int8::limit::<BITS>() << 16)
+    within(byte, 32, 231) & within(farthest, int8::least::<BITS>(), int8::limit::<BITS>())
 }
 
 /// A row whose block may change its exponent, or is not finite.

@@ -62,17 +62,22 @@ pub(super) fn join([even, odd]: &[Words; 2]) -> Words {
     four!(|I| _mm512_mask_shuffle_epi32::<0b10_10_00_00>(even[I], 0xAAAA, odd[I]))
 }
 
-/// What the weights of the `I`-th of four columns are rounded by, in 16 bits.
+/// What is added to the moves of the weights of the `I`-th of four columns: `units::luck`.
 #[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn own<const I: usize>(word: __m512i) -> __m512i {
-    let low = |word: __m512i| _mm512_and_si512(word, _mm512_set1_epi32(0xFFFF));
-    match I {
-        0 => low(word),
-        1 => low(_mm512_srli_epi32::<8>(word)),
-        2 => _mm512_srli_epi32::<16>(word),
-        _ => low(_mm512_rol_epi32::<8>(word)),
-    }
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn own<const I: usize>(word: __m512i) -> __m512 {
+    let bytes = |first: i32, second: i32| {
+        let of = |at: i32| at | first | second << 8;
+        _mm512_broadcast_i32x4(_mm_setr_epi32(of(0), of(0x0404), of(0x0808), of(0x0C0C)))
+    };
+    let from =
+        |bytes| _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x4300_0000), 0x3333_3333_3333_3333, word, bytes);
+    _mm512_castsi512_ps(match I {
+        0 => _mm512_mask_mov_epi16(_mm512_set1_epi32(0x4300_0000), 0x5555_5555, word),
+        1 => from(bytes(1, 2)),
+        2 => from(bytes(2, 3)),
+        _ => from(bytes(3, 0)),
+    })
 }
 
 /// What its moments are rounded by, in the upper bits.

@@ -6,7 +6,7 @@
 //! Lanes whose block changes its scale, or is not finite, take the reference's own way, one by one.
 //!
 //! ```text
-//! unit of 64 columns: turn m, r -> block of 16 columns: moment | words | turn next g -> nvfp4 | int8 -> turn back
+//! unit of 64 columns: turn m, r -> block of 16 columns: divide | words | turn next g -> moment -> nvfp4 | int8 -> turn back
 //! ```
 
 /// Writes a block once for each of sixteen columns, with its number as a constant.
@@ -50,23 +50,21 @@ mod int8;
 mod luck;
 mod moment;
 mod nvfp4;
-mod squares;
 mod turn;
-
-pub(super) use squares::add_squares;
 
 use std::arch::x86_64::*;
 
 use halfbyte_formats::state::moment::Moment;
+use halfbyte_formats::state::second::TILE;
 use halfbyte_formats::state::{
-    BLOCK, Tally, adamw, int8::Remainder as TableRemainder, second, weight::Remainder,
+    Average, BLOCK, Tally, adamw, int8::Remainder as TableRemainder, second, weight::Remainder,
 };
 use halfbyte_ops::tensor::UNIT;
 use halfbyte_ops::update::{Moving, Recipe};
 use halfbyte_ops::{Weight, WeightFormat};
 
-use luck::{Luck, Words};
-use moment::Division;
+use luck::{Luck, Words, own};
+use moment::{Division, Numbers};
 
 /// Sixteen rows, with their pointers.
 pub(super) struct Panel {
@@ -80,8 +78,8 @@ pub(super) struct Panel {
     pub(super) remainders: *mut u8,
     /// Moments of the first row; rows lie close.
     pub(super) moments: *mut u8,
-    /// Second moments of the rows.
-    pub(super) rows: [f32; 16],
+    /// Averages of the first row, a tile each; rows lie close. They follow.
+    pub(super) averages: *mut f32,
     /// Roots of the columns' profile.
     pub(super) profile: *const f32,
     /// Number of the first element.
@@ -131,21 +129,120 @@ struct Moves<'a> {
     ratio: &'a Columns<__m512>,
     luck: &'a Words,
     step: &'a adamw::Step,
-    /// How far, in 2^-16 of the rows' units.
+    /// How far, in the rows' units.
     times: __m512,
+    /// Sums of the ratios' squares.
+    squares: __m512,
 }
 
 impl Moves<'_> {
-    /// How far weights of `k` move, both in 2^-16 of a unit: `units::position`, but that what is too far
-    /// wraps around, to where nothing stays.
+    /// The whole units by which weights of the `I`-th of four columns move, and 128 more: `Push::whole_units`, if they are
+    /// near. `k` gives where the weights lie, for the decay.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn whole<const I: usize, const PLAIN: bool>(
+        &self,
+        word: __m512i,
+        ratio: __m512,
+        k: impl FnOnce() -> __m512i,
+    ) -> __m512i {
+        let luck = own::<I>(word);
+        let sum = if PLAIN {
+            _mm512_fmadd_ps(ratio, self.times, luck)
+        } else {
+            let lost = _mm512_mul_ps(_mm512_set1_ps(self.step.decay), _mm512_cvtepi32_ps(k()));
+            _mm512_add_ps(_mm512_fmsub_ps(ratio, self.times, lost), luck)
+        };
+        // Positive, so what is cut off lies above.
+        _mm512_cvttps_epi32(sum)
+    }
+
+    /// Rows in which all moves are near, if no weight has more than `most` units: mostly known from the sum of the squares,
+    /// which is no less than the largest.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+    fn near<const PLAIN: bool>(&self, most: i32) -> u16 {
+        // Of 64 units two are luck's and the roundings'.
+        let room = 62.0 - if PLAIN { 0.0 } else { self.step.decay * most as f32 };
+        let squares = _mm512_mul_ps(self.squares, _mm512_mul_ps(self.times, self.times));
+        let surely = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(squares, _mm512_set1_ps(room * room.max(0.0)));
+        if surely == 0xFFFF { surely } else { self.near_one_by_one(room) }
+    }
+
+    /// The same from every single move.
+    #[cold]
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn near_one_by_one(&self, room: f32) -> u16 {
+        let mut near = 0xFFFF;
+        for ratio in self.ratio.as_flattened() {
+            let move_ = _mm512_abs_ps(_mm512_mul_ps(*ratio, self.times));
+            near &= _mm512_cmp_ps_mask::<_CMP_LT_OQ>(move_, _mm512_set1_ps(room));
+        }
+        near
+    }
+}
+
+/// Blocks of a tile.
+const BLOCKS: usize = TILE / BLOCK;
+
+/// Sums over the blocks of sixteen rows.
+struct Sums {
+    /// The gradient's squares, block by block of a tile.
+    gradient: [__m512; BLOCKS],
+    /// `Tally::squares` of the unit.
+    moves: __m512i,
+    /// The same of all units before, in lanes of 64 bits.
+    all_moves: __m512i,
+    /// Codes that have changed, in lanes of 64 bits.
+    changed: __m512i,
+}
+
+impl Sums {
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn distance<const PLAIN: bool>(&self, k: __m512i, ratio: __m512) -> __m512i {
-        let mut t = _mm512_mul_ps(ratio, self.times);
-        if !PLAIN {
-            t = _mm512_sub_ps(t, _mm512_mul_ps(_mm512_set1_ps(self.step.decay), _mm512_cvtepi32_ps(k)));
+    fn new() -> Sums {
+        let zero = _mm512_setzero_si512();
+        Sums { gradient: [_mm512_setzero_ps(); BLOCKS], moves: zero, all_moves: zero, changed: zero }
+    }
+
+    /// With one more block.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn add(&mut self, block: usize, numbers: &Numbers, step: &adamw::Step) {
+        self.gradient[block % BLOCKS] = numbers.squares;
+        let squares = _mm512_mul_ps(numbers.ratio_squares, _mm512_set1_ps(step.per_square));
+        // A NaN becomes the second of both.
+        let held = _mm512_min_ps(squares, _mm512_set1_ps(adamw::MOST_SQUARES));
+        self.moves = _mm512_add_epi32(self.moves, _mm512_cvttps_epi32(held));
+    }
+
+    /// A unit has ended, before dwords are full.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn end_unit(&mut self) {
+        let low = _mm512_and_si512(self.moves, _mm512_set1_epi64(0xFFFF_FFFF));
+        let both = _mm512_add_epi64(low, _mm512_srli_epi64::<32>(self.moves));
+        self.all_moves = _mm512_add_epi64(self.all_moves, both);
+        self.moves = _mm512_setzero_si512();
+    }
+
+    /// `second::follow_one` of the rows' averages: a tile has ended.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn follow(&mut self, old: __m512, columns: usize, average: Average) -> __m512 {
+        let mut sums = std::mem::replace(&mut self.gradient, [_mm512_setzero_ps(); BLOCKS]);
+        // In the order of `second::row_squares`.
+        for half in [16, 8, 4, 2, 1] {
+            for i in 0..half {
+                sums[i] = _mm512_add_ps(sums[i], sums[i + half]);
+            }
         }
-        _mm512_cvtps_epi32(t)
+        let mean = _mm512_div_ps(sums[0], _mm512_set1_ps(columns as f32));
+        let kept = _mm512_mul_ps(_mm512_set1_ps(average.keep), old);
+        let new = _mm512_add_ps(kept, _mm512_mul_ps(_mm512_set1_ps(average.fresh), mean));
+        let finite = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(new, _mm512_set1_ps(f32::INFINITY));
+        _mm512_mask_mov_ps(old, finite, new)
     }
 }
 
@@ -160,18 +257,26 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
 ) -> Tally {
     let (step, width) = (&moving.step.adamw, panel.width);
     let luck = Luck::new(moving.draws.key(), panel.first, width as u64);
-    let rows = _mm512_mul_ps(roots(&panel.rows), _mm512_set1_ps(step.per_root));
-    let mut division = Division { rows, own: moving.step.own_root(), squares: [[_mm512_setzero_ps(); 8]; 2] };
+    let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(second::tiles(width) as i32));
+    let mut averages = _mm512_setzero_ps();
+    let mut division = Division { rows: averages, own: moving.step.own_root() };
     let (remainder_stride, moment_stride) = (width * BITS as usize / 8, width / 2 + width / BLOCK);
     let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
     let (zero, low_byte) = (_mm512_setzero_si512(), _mm512_set1_epi32(255));
-    let (mut tally, mut changed) = (Tally::default(), zero);
+    let (mut tally, mut sums) = (Tally::default(), Sums::new());
     let (mut codes, mut rests, mut g, mut drawn) =
         ([[zero; 2]; 4], [zero; 16], [[[zero; 8]; 2]; 2], [[zero; 4]; 2]);
     let [mut m, mut ratio] = [[[_mm512_setzero_ps(); 8]; 2]; 2];
     // SAFETY: the first block of the gradient.
     unsafe { turn::load_sixteen(panel.gradient.cast(), 4 * width, turn::whole(&mut g[0])) };
     for unit in 0..width / UNIT {
+        let (tile, ends) = (unit * UNIT / TILE, (unit + 1) * UNIT);
+        if (unit * UNIT).is_multiple_of(TILE) {
+            // SAFETY: the tile's averages of sixteen rows.
+            averages = unsafe { _mm512_i32gather_ps::<4>(places, panel.averages.add(tile)) };
+            division.rows = _mm512_mul_ps(roots(averages), _mm512_set1_ps(step.per_old_root));
+        }
         // SAFETY: a unit of the panel, and the parts of its rows that belong to it.
         unsafe {
             let weights = panel.weights.add(unit * unit_bytes);
@@ -203,56 +308,55 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
                     true => int8::times::<BITS>(weights, block, step),
                     false => nvfp4::times::<BITS>(weights, block, panel.global, step),
                 };
-                let (scale, divisors) = (_mm512_and_si512(scale_bytes, low_byte), (&mut division, profile));
+                let (scale, divisors) = (_mm512_and_si512(scale_bytes, low_byte), (&division, profile));
                 let (moved, words) = ((&mut m, &mut ratio), (&luck, column, &mut drawn));
                 // The next block's gradient, or the last one's again.
                 let next = panel.gradient.add((column + BLOCK).min(width - BLOCK));
                 let [even, odd] = &mut g;
                 let (g, turned) = if block % 2 == 0 { (even, odd) } else { (odd, even) };
-                let next = (next, 4 * width, turn::whole(turned));
-                let amax = moment::follow::<PLAIN>((moment, scale), g, divisors, step, moved, words, next);
-                let (scales, drawn) = (moment::scales(amax), luck::join(&drawn));
-                let rests = &mut rests[block * BITS as usize / 2..][..BITS as usize / 2];
-                let moves = Moves { ratio: &ratio, luck: &drawn, step, times };
-                let (part, kept) = match TABLE {
-                    true => int8::block::<BITS, PLAIN>(weights, block, rests, &moves),
-                    false => {
-                        nvfp4::block::<BITS, PLAIN>(weights, block, rests, panel.global, &moves, &mut changed)
-                    }
-                };
-                tally.add(part);
-                let scale = moment::keep(moment, &m, (amax, scales), &drawn, kept);
+                let next = (next, 4 * width, turned);
+                let numbers = moment::follow::<PLAIN>((moment, scale), g, divisors, step, moved, words, next);
+                sums.add(number, &numbers, step);
+                let drawn = luck::join(&drawn);
+                let scale = moment::keep(moment, &m, &numbers, &drawn);
                 // The bytes of four blocks: each new one goes to the upper end, in the end all lie as they did.
                 scale_bytes =
                     _mm512_or_si512(_mm512_srli_epi32::<8>(scale_bytes), _mm512_slli_epi32::<24>(scale));
+                let rests = &mut rests[block * BITS as usize / 2..][..BITS as usize / 2];
+                let moves =
+                    Moves { ratio: &ratio, luck: &drawn, step, times, squares: numbers.ratio_squares };
+                tally.add(match TABLE {
+                    true => int8::block::<BITS, PLAIN>(weights, block, rests, &moves),
+                    false => {
+                        let changed = &mut sums.changed;
+                        nvfp4::block::<BITS, PLAIN>(weights, block, rests, panel.global, &moves, changed)
+                    }
+                });
             }
             turn::store_eight(moments, moment_stride, codes.as_flattened());
             turn::store_one(scale_plane, moment_stride, scale_bytes);
             match BITS {
-                8 => turn::store_sixteen(remainders, remainder_stride, &mut rests),
+                8 => turn::store_sixteen(remainders, remainder_stride, &rests),
                 4 => turn::store_eight(remainders, remainder_stride, &rests[..8]),
                 _ => {}
             }
         }
+        sums.end_unit();
+        if ends.is_multiple_of(TILE) || ends == width {
+            let new = sums.follow(averages, ends - tile * TILE, moving.step.average);
+            // SAFETY: as above.
+            unsafe { _mm512_i32scatter_ps::<4>(panel.averages.add(tile), places, new) };
+        }
     }
-    tally.changed += u64::from(_mm512_reduce_add_epi32(changed) as u32);
-    let mut squares = [zero; 16];
-    for (to, from) in squares.iter_mut().zip(division.squares.as_flattened()) {
-        *to = _mm512_castps_si512(*from);
-    }
-    turn::sixteen(&mut squares);
-    for row in &squares {
-        tally.squares += step.squares(words(row).map(f32::from_bits));
-    }
+    tally.changed += _mm512_reduce_add_epi64(sums.changed) as u64;
+    tally.squares += _mm512_reduce_add_epi64(sums.all_moves) as u64;
     tally
 }
 
 /// `second::root` of sixteen.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn roots(v: &[f32; 16]) -> __m512 {
-    // SAFETY: sixteen values.
-    let v = unsafe { _mm512_loadu_ps(v.as_ptr()) };
+fn roots(v: __m512) -> __m512 {
     // A NaN becomes the second of both.
     _mm512_sqrt_ps(_mm512_max_ps(v, _mm512_set1_ps(second::FLOOR)))
 }

@@ -10,20 +10,27 @@ use super::{Columns, floats, select, turn, words_mut};
 /// Exponent bias of a scale byte, in quarters of a binade: `moment`'s own.
 const SHIFT: i32 = (127 - 48) << 2;
 
-/// What sixteen rows divide their moments by, corrected, and the sums of their squares.
+/// What sixteen rows divide their moments by, corrected.
 pub(super) struct Division {
     /// Roots of the rows' second moments.
     pub(super) rows: __m512,
     /// Least share of its own that an element's root has.
     pub(super) own: f32,
-    /// Sums of squared ratios, by column of a block.
-    pub(super) squares: Columns<__m512>,
 }
 
-/// Moves the moments of a block by the gradient and divides them: `adamw::Step::ratio`. Gives the rows'
-/// largest magnitudes, NaN apart. `scale` are the old scale bytes, `profile` the roots of the columns'. What is
-/// `drawn`, and the next block's gradient, which is `turned`, have nothing to do with it: a divider is slow, but leaves
-/// room beside it.
+/// Numbers of a block of the sixteen rows.
+pub(super) struct Numbers {
+    /// Largest magnitude of a moment, NaN apart.
+    pub(super) amax: __m512,
+    /// `units::squares` of the gradient.
+    pub(super) squares: __m512,
+    /// The same of the ratios.
+    pub(super) ratio_squares: __m512,
+}
+
+/// Moves the moments of a block by the gradient and divides them: `adamw::Step::ratio`. `scale` are the old scale
+/// bytes, `profile` the roots of the columns'. What is `drawn`, and the next block's gradient, which is `turned`, have
+/// nothing to do with it: a divider is slow, but leaves room beside it.
 ///
 /// # Safety
 /// The rows of the next block's gradient may be read.
@@ -32,19 +39,18 @@ pub(super) struct Division {
 pub(super) unsafe fn follow<const PLAIN: bool>(
     (codes, scale): (&[__m512i; 2], __m512i),
     g: &Columns<__m512i>,
-    (division, profile): (&mut Division, &Columns<f32>),
+    (division, profile): (&Division, &Columns<f32>),
     step: &adamw::Step,
     (m, ratio): (&mut Columns<__m512>, &mut Columns<__m512>),
     (luck, column, drawn): (&Luck, usize, &mut [Words; 2]),
-    (next, stride, turned): (*const f32, usize, &mut [__m512i; 16]),
-) -> __m512 {
+    (next, stride, turned): (*const f32, usize, &mut Columns<__m512i>),
+) -> Numbers {
     let set = _mm512_set1_ps;
-    let table = _mm512_setr_ps(
-        0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
-    );
+    let table =
+        _mm512_setr_ps(0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0);
     let (fresh, eps, own) = (set(step.average.fresh), set(step.eps), set(division.own));
     let unit = _mm512_mul_ps(set(step.average.keep), decode_scale(scale));
-    let mut amax = [_mm512_setzero_ps(); 4];
+    let [mut amax, mut squares, mut ratio_squares] = [[_mm512_setzero_ps(); 4]; 3];
     for half in 0..2 {
         columns!(J, {
             let code = _mm512_srli_epi32::<{ 4 * J as u32 }>(codes[half]);
@@ -52,23 +58,27 @@ pub(super) unsafe fn follow<const PLAIN: bool>(
             let new = _mm512_fmadd_ps(old, unit, _mm512_mul_ps(fresh, g));
             m[half][J] = new;
             amax[J % 4] = larger(amax[J % 4], new);
-            let root = larger(_mm512_mul_ps(own, g), _mm512_mul_ps(division.rows, set(profile[half][J])));
-            let mut held = _mm512_div_ps(new, _mm512_add_ps(root, eps));
+            squares[J % 4] = _mm512_fmadd_ps(g, g, squares[J % 4]);
+            let past = _mm512_fmadd_ps(division.rows, set(profile[half][J]), eps);
+            let root = larger(_mm512_mul_ps(own, g), past);
+            let mut held = _mm512_mul_ps(new, _mm512_div_ps(set(1.0), root));
             if !PLAIN {
                 // In this order both pass a NaN on.
                 held = _mm512_min_ps(set(step.limit), _mm512_max_ps(set(-step.limit), held));
             }
             ratio[half][J] = held;
-            division.squares[half][J] = _mm512_fmadd_ps(held, held, division.squares[half][J]);
+            ratio_squares[J % 4] = _mm512_fmadd_ps(held, held, ratio_squares[J % 4]);
         }, 0 1 2 3 4 5 6 7);
         drawn[half] = luck.rows(half, column);
-        match half {
-            // SAFETY: by the caller's promise.
-            0 => unsafe { turn::load_quarters(next.cast(), stride, turned) },
-            _ => turn::between(turned),
-        }
+        // SAFETY: by the caller's promise.
+        unsafe { turn::load_eight(next.add(8 * half).cast(), stride, &mut turned[half]) };
     }
-    larger(larger(amax[0], amax[1]), larger(amax[2], amax[3]))
+    let sum = |x: [__m512; 4]| _mm512_add_ps(_mm512_add_ps(x[0], x[2]), _mm512_add_ps(x[1], x[3]));
+    Numbers {
+        amax: larger(larger(amax[0], amax[1]), larger(amax[2], amax[3])),
+        squares: sum(squares),
+        ratio_squares: sum(ratio_squares),
+    }
 }
 
 /// The larger magnitude; of a NaN and a number the number's.
@@ -81,35 +91,38 @@ fn larger(a: __m512, b: __m512) -> __m512 {
 /// New scale bytes for the rows' largest magnitudes, and twice what a moment is multiplied by for its code.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn scales(amax: __m512) -> (__m512i, __m512) {
+fn scales(amax: __m512) -> (__m512i, __m512) {
     let scale = encode_scale(amax);
-    (scale, _mm512_div_ps(_mm512_set1_ps(2.0), decode_scale(scale)))
+    // 2 / (1 + f / 4) at the exponent of scale byte 0; the divider has enough to do.
+    let mantissas =
+        [2.0f32, 1.6, 2.0 / 1.5, 2.0 / 1.75].map(|inverse| (inverse.to_bits() + (48 << 23)) as i32);
+    let [a, b, c, d] = mantissas;
+    let table = _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d));
+    let exponent = _mm512_slli_epi32::<23>(_mm512_srli_epi32::<2>(scale));
+    let inverse = _mm512_sub_epi32(_mm512_permutexvar_epi32(scale, table), exponent);
+    (scale, _mm512_castsi512_ps(inverse))
 }
 
-/// Keeps the moments of a block, rounded under [`scales`]; gives the scale bytes. Lanes of `finite` have no NaN: their
-/// weights could stay where they are.
+/// Keeps the moments of a block, rounded, and gives the scale bytes. What is asked of a divider before may take its time:
+/// only the check for NaN waits, since the ratios' squares show one.
 #[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 pub(super) fn keep(
     codes: &mut [__m512i; 2],
     m: &Columns<__m512>,
-    (amax, scales): (__m512, (__m512i, __m512)),
+    &Numbers { amax, ratio_squares, .. }: &Numbers,
     luck: &Words,
-    finite: u16,
 ) -> __m512i {
-    let (mut scale, inverse) = scales;
+    let (mut scale, inverse) = scales(amax);
     for half in 0..2 {
-        let mut packed = _mm512_setzero_si512();
-        columns!(J, {
-            let bits = luck::other::<{ J % 4 }>(luck[2 * half + J / 4]);
-            let nibble = code(m[half][J], inverse, bits);
-            // What went in first comes round to where it was.
-            packed = _mm512_ror_epi32::<4>(select(_mm512_set1_epi32(15 << 22), nibble, packed));
-        }, 0 1 2 3 4 5 6 7);
-        codes[half] = _mm512_ror_epi32::<22>(packed);
+        let [low, high] = [luck[2 * half], luck[2 * half + 1]];
+        let low = four!(|J| code(m[half][J], inverse, luck::other::<J>(low)));
+        let high = four!(|J| code(m[half][4 + J], inverse, luck::other::<J>(high)));
+        codes[half] = pack(&low, &high);
     }
-    let mut broken = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(amax, _mm512_set1_ps(f32::INFINITY));
-    if finite != 0xFFFF {
+    // Infinite, or a rounding beyond the last code: what lies below is neither.
+    let mut broken = _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(_mm512_mul_ps(amax, inverse), _mm512_set1_ps(12.0));
+    if _mm512_cmp_ps_mask::<_CMP_LT_OQ>(ratio_squares, _mm512_set1_ps(f32::INFINITY)) != 0xFFFF {
         for m in m.as_flattened() {
             broken |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(*m, *m);
         }
@@ -122,18 +135,36 @@ pub(super) fn keep(
     scale
 }
 
-/// `stochastic_code` of `m * inverse / 2`, which is no NaN, in bits 22 to 25; others may be set, too.
+/// `stochastic_code` of `m * inverse / 2`, which is at most 6: the sign in bit 31, the rest in bits 22 to 24; others may
+/// be set, too.
 ///
 /// Below 2 the step is that of [2, 4), so there the number is moved into it; what lies above is doubled
 /// instead. Both then have a float whose last exponent bits and first mantissa bit are the code.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn code(m: __m512, inverse: __m512, bits: __m512i) -> __m512i {
-    // The smaller magnitude, without a sign.
-    let a = _mm512_range_ps::<0b1010>(_mm512_mul_ps(m, inverse), _mm512_set1_ps(12.0));
-    let moved = _mm512_add_ps(a, _mm512_max_ps(a, _mm512_set1_ps(2.0)));
-    let sum = _mm512_add_epi32(_mm512_castps_si512(moved), _mm512_srli_epi32::<10>(bits));
-    select(_mm512_set1_epi32(8 << 22), _mm512_srli_epi32::<6>(_mm512_castps_si512(m)), sum)
+    let x = _mm512_mul_ps(m, inverse);
+    // The larger magnitude, with the sign of the first.
+    let moved = _mm512_add_ps(x, _mm512_range_ps::<0b0011>(x, _mm512_set1_ps(2.0)));
+    _mm512_add_epi32(_mm512_castps_si512(moved), _mm512_srli_epi32::<10>(bits))
+}
+
+/// The nibbles of eight columns, 0 to 3 and 4 to 7, side by side; they come as [`code`] gives them.
+///
+/// Two columns at a time, of which one is moved by four bits so that signs and codes lie beside each other; then words
+/// of four columns, in which both signs move to their codes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn pack(low: &[__m512i; 4], high: &[__m512i; 4]) -> __m512i {
+    let field = |shift: u32| ((1u32 << 31 | 7 << 22) >> shift) as i32;
+    let two = |even, odd| select(_mm512_set1_epi32(field(0)), odd, _mm512_srli_epi32::<4>(even));
+    let upper = _mm512_set1_epi32(0xFFFF_0000u32 as i32);
+    // Signs in bits 11 and 15, codes from bits 2 and 6 on.
+    let words = |low, high| select(upper, high, _mm512_srli_epi32::<16>(low));
+    let signs = |x| select(_mm512_set1_epi16(1 << 5 | 1 << 9), _mm512_srli_epi16::<6>(x), x);
+    let first = signs(words(two(low[0], low[1]), two(high[0], high[1])));
+    let second = signs(words(two(low[2], low[3]), two(high[2], high[3])));
+    select(_mm512_set1_epi16(255), _mm512_srli_epi16::<2>(first), _mm512_slli_epi16::<6>(second))
 }
 
 #[inline]
@@ -142,10 +173,12 @@ fn decode_scale(byte: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<21>(_mm512_add_epi32(byte, _mm512_set1_epi32(SHIFT))))
 }
 
+/// `moment`'s own, which divides by six. The product is on the same side of every scale s, which has three bits: that of
+/// 6 s rounds to s, since 1 / 6 is off by less than 2^-25 of it, and the next float is 4 steps of s away or more.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn encode_scale(amax: __m512) -> __m512i {
-    let sixth = _mm512_castps_si512(_mm512_div_ps(amax, _mm512_set1_ps(6.0)));
+    let sixth = _mm512_castps_si512(_mm512_mul_ps(amax, _mm512_set1_ps(1.0 / 6.0)));
     let quarters = _mm512_srli_epi32::<21>(_mm512_add_epi32(sixth, _mm512_set1_epi32(0x1F_FFFF)));
     let (least, most) = (_mm512_set1_epi32(SHIFT), _mm512_set1_epi32(SHIFT + 255));
     _mm512_sub_epi32(_mm512_min_epu32(_mm512_max_epu32(quarters, least), most), least)

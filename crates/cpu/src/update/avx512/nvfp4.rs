@@ -1,19 +1,28 @@
 //! A block of NVFP4 weights in sixteen rows: `weight::update_block`, a row in each lane.
 //!
-//! Codes, remainders and whole units have room in 16 bits, so columns j and j + 4 of eight share a register:
-//! column j in the lower halves of the lanes. Only positions, which have 16 bits below the unit, take whole
-//! lanes.
+//! Whole units have room in 16 bits, so two columns share a register. Each quarter of it holds four rows of the one and
+//! then the same rows of the other, as instructions that pack dwords leave them. Of eight columns the even ones share
+//! their low nibbles' bytes and the odd ones the high, hence these four:
+//!
+//! ```text
+//! columns 0 2 | 4 6 | 5 7 | 1 3
+//! ```
 
 use std::arch::x86_64::*;
 
 use halfbyte_formats::state::{Tally, adamw, weight};
 use halfbyte_ops::tensor::UNIT;
 
-use super::luck::{self, own};
+use super::luck;
 use super::{Moves, floats, select, within, words, words_mut};
 
-/// The size of a step for the block's rows, in 2^-16 of their units: the integer part of the fixed-point number is a
-/// whole unit.
+/// The columns that share a register.
+const PAIRS: [[usize; 2]; 4] = [[0, 2], [4, 6], [5, 7], [1, 3]];
+
+/// What [`Moves::whole`] adds.
+const MORE: i16 = 128;
+
+/// The size of a step for the block's rows, in their units.
 ///
 /// # Safety
 /// `weights` is a unit.
@@ -29,7 +38,7 @@ pub(super) unsafe fn times<const BITS: u32>(
     // SAFETY: by the caller's promise: sixteen scales.
     let bytes = unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(weights.add(block * 16).cast())) };
     let unit = _mm512_mul_ps(_mm512_mul_ps(decode_scale(bytes), set(1.0 / one)), set(global));
-    _mm512_mul_ps(_mm512_div_ps(set(-step.size), unit), set(65536.0))
+    _mm512_div_ps(set(-step.size), unit)
 }
 
 /// Moves the block's weights; `rests` are its remainders in dwords.
@@ -45,7 +54,7 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     global: f32,
     moves: &Moves<'_>,
     changed: &mut __m512i,
-) -> (Tally, u16) {
+) -> Tally {
     let zero = _mm512_setzero_si512();
     let (scales, codes) = (weights.wrapping_add(block * 16), weights.wrapping_add(UNIT + block * 128));
     // SAFETY: by the caller's promise: sixteen scales, and two lines of codes.
@@ -53,51 +62,39 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
         let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(scales.cast()));
         (bytes, [_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast())])
     };
-    let table = units_of_codes(1 << (BITS - 1));
-    let upper = _mm512_set1_epi32(0xFFFF_0000u32 as i32);
-    let (mut farthest, mut new, mut new_rests) = (Farthest(zero), [zero; 2], [zero; 4]);
+    let (mut span, mut new, mut new_rests) = (Span::new(), [zero; 2], [zero; 4]);
+    let [low, high] = split_table::<BITS>();
     for half in 0..2 {
-        let along = unpack::<BITS>(&rests[half * rests.len() / 2..]);
-        let code = [
-            old[half],
-            _mm512_srli_epi32::<4>(old[half]),
-            _mm512_srli_epi32::<8>(old[half]),
-            _mm512_srli_epi32::<12>(old[half]),
-        ];
-        // The table knows the code's sign; the remainder counts along it.
-        let base = four!(|J| _mm512_permutexvar_epi16(code[J], table));
-        let negative = four!(|J| _mm512_test_epi16_mask(code[J], _mm512_set1_epi16(8)));
-        let k = four!(|J| {
-            _mm512_mask_sub_epi16(_mm512_add_epi16(base[J], along[J]), negative[J], base[J], along[J])
+        let k = whole_units::<BITS>(old[half], &rests[half * rests.len() / 2..]);
+        let whole = four!(|P| {
+            const A: usize = PAIRS[P][0];
+            const B: usize = PAIRS[P][1];
+            let (ratio, word) = (&moves.ratio[half], |column: usize| moves.luck[2 * half + column / 4]);
+            // Sign-extended, for the decay.
+            let low = || _mm512_srai_epi32::<16>(_mm512_unpacklo_epi16(k[P], k[P]));
+            let high = || _mm512_srai_epi32::<16>(_mm512_unpackhi_epi16(k[P], k[P]));
+            _mm512_packus_epi32(
+                moves.whole::<{ A % 4 }, PLAIN>(word(A), ratio[A], low),
+                moves.whole::<{ B % 4 }, PLAIN>(word(B), ratio[B], high),
+            )
         });
-        // Whole units in the upper halves of dwords: of column j, and of column j + 4.
-        let [k_low, k_high] =
-            [four!(|J| _mm512_slli_epi32::<16>(k[J])), four!(|J| _mm512_and_si512(k[J], upper))];
-        let ratio = &moves.ratio[half];
-        let low = four!(|J| moves.distance::<PLAIN>(k_low[J], ratio[J]));
-        let high = four!(|J| moves.distance::<PLAIN>(k_high[J], ratio[4 + J]));
-        let settled_low = four!(|J| _mm512_add_epi32(low[J], own::<J>(moves.luck[2 * half])));
-        let settled_high = four!(|J| _mm512_add_epi32(high[J], own::<J>(moves.luck[2 * half + 1])));
-        let moved = four!(|J| {
-            let whole = select(upper, settled_high[J], _mm512_srli_epi32::<16>(settled_low[J]));
-            _mm512_add_epi16(k[J], whole)
-        });
-        farthest = match BITS {
-            8 => farthest.of_words(&moved),
-            _ => farthest.of(&k_low, &low).of(&k_high, &high),
-        };
-        let (nearest, rest) = split::<BITS>(&moved);
-        let unmoved = four!(|J| _mm512_cmpeq_epi16_mask(moved[J], k[J]));
-        let fresh = four!(|J| _mm512_mask_mov_epi16(nearest[J], unmoved[J], code[J]));
-        let fresh_rests = four!(|J| _mm512_mask_mov_epi16(rest[J], unmoved[J], along[J]));
-        new[half] = pack_nibbles(&fresh);
+        let moved = four!(|P| _mm512_add_epi16(k[P], whole[P]));
+        span.add(&moved, &whole);
+        let found = four!(|P| _mm512_permutex2var_epi16(low, quarters::<BITS>(moved[P]), high));
+        let rest = four!(|P| _mm512_sub_epi16(moved[P], found[P]));
+        new[half] = pack_codes(&found);
         match BITS {
-            8 => [new_rests[2 * half], new_rests[2 * half + 1]] = pack_bytes(&fresh_rests),
-            _ => new_rests[half] = pack_nibbles(&fresh_rests),
+            8 => [new_rests[2 * half], new_rests[2 * half + 1]] = pack_bytes(&rest),
+            _ => new_rests[half] = pack_nibbles(&rest),
         }
     }
-    let kept = farthest.stays::<BITS>(bytes);
-    *changed = _mm512_add_epi32(*changed, differing(kept, &old, &new));
+    let kept = span.stays::<BITS>(bytes) & moves.near::<PLAIN>(7 << (BITS - 1));
+    // Codes of a block in which nothing moves need not be the nearest.
+    let fresh = kept & span.moved();
+    for (new, old) in new.iter_mut().zip(&old).chain(new_rests.iter_mut().zip(&*rests)) {
+        *new = _mm512_mask_mov_epi32(*old, fresh, *new);
+    }
+    *changed = _mm512_add_epi64(*changed, differing(&old, &new));
     let mut tally = Tally::default();
     if kept != 0xFFFF {
         for row in (0..16).filter(|row| kept >> row & 1 == 0) {
@@ -113,161 +110,207 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
         _mm512_storeu_si512(codes.cast(), new[0]);
         _mm512_storeu_si512(codes.add(64).cast(), new[1]);
     }
-    (tally, kept)
+    tally
 }
 
-/// E4M3 of 0x08 to 0x7E; of the other bytes [`Farthest::stays`] says no.
+/// E4M3 of 0x08 to 0x7E; of the other bytes [`Span::stays`] says no.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn decode_scale(byte: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32::<20>(byte), _mm512_set1_epi32(120 << 23)))
 }
 
-/// What has come to lie farthest from zero. With a byte's remainders it is known in whole units, after rounding, less
-/// than one from where it lies: that leaves four numbers of some hundred that say nothing, and their lanes take the
-/// reference's way. With a nibble's there are too few others, so positions are looked at.
-#[derive(Clone, Copy)]
-struct Farthest(__m512i);
+/// Between which whole units the weights have come to lie, and whether any has moved; two of a row's words each.
+struct Span {
+    most: __m512i,
+    least: __m512i,
+    moved: __m512i,
+}
 
-impl Farthest {
-    /// With words of whole units.
+impl Span {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn new() -> Span {
+        let more = _mm512_set1_epi16(MORE);
+        Span { most: more, least: more, moved: _mm512_setzero_si512() }
+    }
+
+    /// With eight columns; both hold [`MORE`].
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn of_words(self, [a, b, c, d]: &[__m512i; 4]) -> Farthest {
-        let larger = |a, b| _mm512_max_epu16(_mm512_abs_epi16(a), _mm512_abs_epi16(b));
-        Farthest(_mm512_max_epu16(self.0, _mm512_max_epu16(larger(*a, *b), larger(*c, *d))))
+    fn add(&mut self, moved: &[__m512i; 4], whole: &[__m512i; 4]) {
+        let (larger, smaller) = (_mm512_max_epi16, _mm512_min_epi16);
+        let [a, b, c, d] = *moved;
+        self.most = larger(self.most, larger(larger(a, b), larger(c, d)));
+        self.least = smaller(self.least, smaller(smaller(a, b), smaller(c, d)));
+        for whole in whole {
+            // Bits that are not those of MORE.
+            self.moved = _mm512_ternarylogic_epi32::<0xF6>(self.moved, *whole, _mm512_set1_epi16(MORE));
+        }
     }
 
-    /// With what lay at `k` and moved by `t`, in 2^-16 of a unit.
+    /// Lanes that keep their scale: a common one, and the farthest is near six or four of it.
     #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn of(self, k: &[__m512i; 4], t: &[__m512i; 4]) -> Farthest {
-        let [a, b, c, d] = four!(|J| _mm512_abs_epi32(_mm512_add_epi32(k[J], t[J])));
-        let larger = _mm512_max_epu32;
-        Farthest(larger(self.0, larger(larger(a, b), larger(c, d))))
-    }
-
-    /// Lanes that keep their scale: a common one, and the farthest is surely near six or four of it.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn stays<const BITS: u32>(self, byte: __m512i) -> u16 {
-        // Half of one, and what is no more than near.
-        let (distance, half, edge) = match BITS {
-            8 => {
-                let low = _mm512_and_si512(self.0, _mm512_set1_epi32(0xFFFF));
-                (_mm512_max_epu32(low, _mm512_srli_epi32::<16>(self.0)), 1 << (BITS - 2), 1)
-            }
-            _ => (self.0, 1 << (BITS - 2 + 16), 0),
-        };
-        let near = |code: i32| within(distance, (2 * code - 1) * half + edge, (2 * code + 1) * half - edge);
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn stays<const BITS: u32>(&self, byte: __m512i) -> u16 {
+        let above = _mm512_sub_epi16(self.most, _mm512_set1_epi16(MORE));
+        let below = _mm512_sub_epi16(_mm512_set1_epi16(MORE - 1), self.least);
+        let both = _mm512_max_epi16(above, below);
+        let larger = _mm512_max_epi16(both, _mm512_shuffle_epi32::<0b01_00_11_10>(both));
+        let farthest = _mm512_unpacklo_epi16(larger, _mm512_setzero_si512());
+        let half = 1 << (BITS - 2);
+        let near = |code: i32| within(farthest, (2 * code - 1) * half, (2 * code + 1) * half - 1);
         within(byte, 0x08, 0x7E) & (near(6) | near(4))
     }
+
+    /// Lanes in which a weight moves.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn moved(&self) -> u16 {
+        let low = _mm512_unpacklo_epi16(self.moved, self.moved);
+        let both = _mm512_or_si512(low, _mm512_unpackhi_epi16(self.moved, self.moved));
+        _mm512_test_epi32_mask(both, both)
+    }
 }
 
-/// Units of the sixteen codes, with their signs, for whatever follows the four bits.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn units_of_codes(one: i16) -> __m512i {
-    let halves = [0i16, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-    lookup(std::array::from_fn(|i| halves[i % 16] * (one / 2)))
-}
-
-/// Thirty-two words as a register.
-#[inline(always)]
-fn lookup(words: [i16; 32]) -> __m512i {
-    // SAFETY: as many bytes, of any bits.
-    unsafe { std::mem::transmute(words) }
-}
-
-/// Nearest code and what remains along its sign, as `weight` splits; other bits may be set above the code's four.
-///
-/// A quarter of one is the grid of the midpoints, so the number of whole quarters finds the code in
-/// a table. Where the lower neighbour takes the tie, at 1, 5 and 10 quarters, one unit less is looked up; at 17,
-/// 21 and 26, too, where it makes no difference.
+/// Whole units of eight columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn split<const BITS: u32>(k: &[__m512i; 4]) -> ([__m512i; 4], [__m512i; 4]) {
-    let ties = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0));
-    // Halves of one times 64 and, if the code is not zero, 8 + the code.
-    const TABLE: [i16; 32] = {
-        let codes = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6];
-        let (mut table, mut i) = ([12 << 6 | 15; 32], 0);
-        while i < codes.len() {
-            let code = codes[i] as usize;
-            table[i] = if code == 0 { 0 } else { [0, 1, 2, 3, 4, 6, 8][code] << 6 | 8 | code as i16 };
+fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i]) -> [__m512i; 4] {
+    let halves = quarter([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
+    let code = nibbles(codes).map(|code| _mm512_shuffle_epi8(halves, code));
+    let [a, b, c, d] = match BITS {
+        8 => {
+            let first = _mm512_shuffle_epi8(rests[0], bytes_of([0, 2, 1, 3]));
+            let second = _mm512_shuffle_epi8(rests[1], bytes_of([1, 3, 0, 2]));
+            [first, second, second, first]
+        }
+        _ => {
+            let signed = quarter([0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1]);
+            let [even, odd] = nibbles(rests[0]).map(|rest| _mm512_shuffle_epi8(signed, rest));
+            [even, even, odd, odd]
+        }
+    };
+    // Units of half a one, and one.
+    let weights = _mm512_set1_epi16(1 << 8 | 1 << (BITS - 2));
+    [
+        _mm512_unpacklo_epi8(code[0], a),
+        _mm512_unpackhi_epi8(code[0], b),
+        _mm512_unpacklo_epi8(code[1], c),
+        _mm512_unpackhi_epi8(code[1], d),
+    ]
+    .map(|pair| _mm512_maddubs_epi16(weights, pair))
+}
+
+/// The low nibbles of eight columns, of the even ones in the order 0 2 4 6, of the odd ones in the order 5 7 1 3.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn nibbles(columns: __m512i) -> [__m512i; 2] {
+    let low = _mm512_set1_epi8(15);
+    let even = _mm512_shuffle_epi8(columns, bytes_of([0, 1, 2, 3]));
+    let odd = _mm512_srli_epi16::<4>(_mm512_shuffle_epi8(columns, bytes_of([2, 3, 0, 1])));
+    [_mm512_and_si512(even, low), _mm512_and_si512(odd, low)]
+}
+
+/// For a shuffle that puts bytes of four rows' dwords side by side: of all rows the first of these, then the second.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn bytes_of(order: [i8; 4]) -> __m512i {
+    quarter(std::array::from_fn(|i| order[i / 4] + 4 * (i % 4) as i8))
+}
+
+/// Sixteen bytes in each quarter.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn quarter(bytes: [i8; 16]) -> __m512i {
+    // SAFETY: as many bytes, of any bits.
+    _mm512_broadcast_i32x4(unsafe { std::mem::transmute::<[i8; 16], __m128i>(bytes) })
+}
+
+/// Whole quarters of one, the grid of the midpoints, for [`split_table`]; the low six bits count.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn quarters<const BITS: u32>(k: __m512i) -> __m512i {
+    match BITS {
+        8 => _mm512_srli_epi16::<5>(k),
+        _ => _mm512_srli_epi16::<1>(k),
+    }
+}
+
+/// Nearest codes, as `weight` splits, in the upper four bits; below, their units and [`MORE`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn split_table<const BITS: u32>() -> [__m512i; 2] {
+    const fn entries(quarter: i32, half: i32) -> [i16; 64] {
+        let (mut table, mut i) = ([0; 64], 0);
+        while i < 64 {
+            // Negative numbers are those of the upper half, but for what MORE has moved them.
+            let whole = (((i - MORE as i32 / quarter) & 63) ^ 32) - 32;
+            let a = whole ^ (whole >> 31);
+            let code = (a >= 1) as i32
+                + (a >= 3) as i32
+                + (a >= 5) as i32
+                + (a >= 7) as i32
+                + (a >= 10) as i32
+                + (a >= 14) as i32
+                + (a >= 20) as i32;
+            let (units, sign) = ([0, 1, 2, 3, 4, 6, 8, 12][code as usize] * half, whole < 0 && code > 0);
+            let below = MORE as i32 + if sign { -units } else { units };
+            table[i as usize] = ((code | (sign as i32) << 3) << 12 | below & 0xFFF) as i16;
             i += 1;
         }
         table
-    };
-    let table = lookup(TABLE);
-    let quarters = |a: __m512i| match BITS {
-        8 => _mm512_srli_epi16::<5>(a),
-        _ => _mm512_srli_epi16::<1>(a),
-    };
-    let a = four!(|J| _mm512_abs_epi16(k[J]));
-    let ties = four!(|J| _mm512_shuffle_epi8(ties, quarters(a[J])));
-    let below = four!(|J| quarters(_mm512_sub_epi16(a[J], ties[J])));
-    let found = four!(|J| _mm512_permutexvar_epi16(below[J], table));
-    let some = four!(|J| _mm512_test_epi16_mask(found[J], found[J]));
-    // Bit 3 is the sign's, if there is any code; other bits are as found.
-    let sign = four!(|J| _mm512_srli_epi16::<12>(k[J]));
-    let code = four!(|J| _mm512_ternarylogic_epi32::<0xD0>(found[J], sign[J], _mm512_set1_epi16(8)));
-    // Half of one is 64 or 4 units.
-    let units = four!(|J| match BITS {
-        8 => _mm512_and_si512(found[J], _mm512_set1_epi16(15 << 6)),
-        _ => _mm512_srli_epi16::<4>(found[J]),
-    });
-    (code, four!(|J| _mm512_mask_sub_epi16(k[J], some[J], a[J], units[J])))
+    }
+    const BYTE: [i16; 64] = entries(32, 64);
+    const NIBBLE: [i16; 64] = entries(2, 4);
+    let table = if BITS == 8 { &BYTE } else { &NIBBLE };
+    // SAFETY: sixty-four words.
+    unsafe { [_mm512_loadu_si512(table.as_ptr().cast()), _mm512_loadu_si512(table[32..].as_ptr().cast())] }
 }
 
-/// Signed remainders of eight columns: column j below, j + 4 above.
+/// Words of a row, from two columns and two more, side by side; bytes of each word are one of these or in between.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn unpack<const BITS: u32>(rests: &[__m512i]) -> [__m512i; 4] {
-    if BITS == 4 {
-        let nibbles = |up: __m512i| _mm512_srai_epi16::<12>(up);
-        return [
-            nibbles(_mm512_slli_epi16::<12>(rests[0])),
-            nibbles(_mm512_slli_epi16::<8>(rests[0])),
-            nibbles(_mm512_slli_epi16::<4>(rests[0])),
-            nibbles(rests[0]),
-        ];
-    }
-    let (first, second, upper) = (rests[0], rests[1], _mm512_set1_epi32(0xFFFF_0000u32 as i32));
-    let low = select(upper, _mm512_slli_epi32::<16>(second), first);
-    let high = select(upper, second, _mm512_srli_epi32::<16>(first));
-    let (odd, even) = (_mm512_srai_epi16::<8>, |x| _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(x)));
-    [even(low), odd(low), even(high), odd(high)]
+fn rows(words: __m512i, order: [i8; 4]) -> __m512i {
+    _mm512_shuffle_epi8(words, quarter(std::array::from_fn(|i| order[i % 4] + 2 * (i / 4) as i8)))
+}
+
+/// Eight columns' codes, in the upper four bits of their words, side by side.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn pack_codes(found: &[__m512i; 4]) -> __m512i {
+    let both = |even, odd| select(_mm512_set1_epi16(0xF000u16 as i16), odd, _mm512_srli_epi16::<4>(even));
+    let (low, high) = (both(found[0], found[3]), both(found[1], found[2]));
+    let joined = select(_mm512_set1_epi16(0xFF00u16 as i16), high, _mm512_srli_epi16::<8>(low));
+    rows(joined, [0, 8, 1, 9])
 }
 
 /// The low nibbles of eight columns, side by side.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn pack_nibbles(columns: &[__m512i; 4]) -> __m512i {
+fn pack_nibbles(rest: &[__m512i; 4]) -> __m512i {
     let both = |even, odd| select(_mm512_set1_epi16(15), even, _mm512_slli_epi16::<4>(odd));
-    let high = _mm512_slli_epi16::<8>(both(columns[2], columns[3]));
-    select(_mm512_set1_epi16(255), both(columns[0], columns[1]), high)
+    let (low, high) = (both(rest[0], rest[3]), both(rest[1], rest[2]));
+    rows(select(_mm512_set1_epi16(255), low, _mm512_slli_epi16::<8>(high)), [0, 8, 1, 9])
 }
 
 /// The low bytes of eight columns, side by side.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn pack_bytes(columns: &[__m512i; 4]) -> [__m512i; 2] {
+fn pack_bytes(rest: &[__m512i; 4]) -> [__m512i; 2] {
     let both = |even, odd| select(_mm512_set1_epi16(255), even, _mm512_slli_epi16::<8>(odd));
-    let (low, high) = (both(columns[0], columns[1]), both(columns[2], columns[3]));
-    let upper = _mm512_set1_epi32(0xFFFF_0000u32 as i32);
-    [select(upper, _mm512_slli_epi32::<16>(high), low), select(upper, high, _mm512_srli_epi32::<16>(low))]
+    [both(rest[0], rest[3]), both(rest[1], rest[2])].map(|both| rows(both, [0, 1, 8, 9]))
 }
 
-/// Nibbles of the kept lanes that are not what they were, counted in the dwords.
+/// Nibbles that are not what they were, counted in lanes of 64 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn differing(kept: u16, old: &[__m512i; 2], new: &[__m512i; 2]) -> __m512i {
+fn differing(old: &[__m512i; 2], new: &[__m512i; 2]) -> __m512i {
     let flags = |i: usize| {
         let bits = _mm512_xor_si512(old[i], new[i]);
         let pairs = _mm512_or_si512(bits, _mm512_srli_epi32::<1>(bits));
         let any = _mm512_or_si512(pairs, _mm512_srli_epi32::<2>(pairs));
-        _mm512_maskz_and_epi32(kept, any, _mm512_set1_epi32(0x1111_1111))
+        _mm512_and_si512(any, _mm512_set1_epi32(0x1111_1111))
     };
     let (both, nibble) = (_mm512_add_epi32(flags(0), flags(1)), _mm512_set1_epi32(0x0F0F_0F0F));
     let high = _mm512_and_si512(_mm512_srli_epi32::<4>(both), nibble);

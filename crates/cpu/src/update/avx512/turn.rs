@@ -16,46 +16,6 @@ fn quarters(r: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// The other half of turning sixteen by sixteen: quarters change places among groups of four.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn between(rows: &mut [__m512i; 16]) {
-    for k in 0..4 {
-        let (a, b, c, d) = (rows[k], rows[4 + k], rows[8 + k], rows[12 + k]);
-        let (ab, cd) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d));
-        rows[k] = _mm512_shuffle_i32x4::<0x88>(ab, cd);
-        rows[4 + k] = _mm512_shuffle_i32x4::<0xDD>(ab, cd);
-        let (ab, cd) = (_mm512_shuffle_i32x4::<0xEE>(a, b), _mm512_shuffle_i32x4::<0xEE>(c, d));
-        rows[8 + k] = _mm512_shuffle_i32x4::<0x88>(ab, cd);
-        rows[12 + k] = _mm512_shuffle_i32x4::<0xDD>(ab, cd);
-    }
-}
-
-/// Sixteen by sixteen; its own inverse.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn sixteen(rows: &mut [__m512i; 16]) {
-    for group in 0..4 {
-        let four = [rows[4 * group], rows[4 * group + 1], rows[4 * group + 2], rows[4 * group + 3]];
-        rows[4 * group..4 * group + 4].copy_from_slice(&quarters(four));
-    }
-    between(rows);
-}
-
-/// Sixteen rows of 64 bytes, `stride` bytes apart, turned but for [`between`].
-///
-/// # Safety
-/// The rows may be read.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn load_quarters(from: *const u8, stride: usize, out: &mut [__m512i; 16]) {
-    for (group, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        // SAFETY: by the caller's promise.
-        let row = |row: usize| unsafe { _mm512_loadu_si512(from.add((4 * group + row) * stride).cast()) };
-        *out = quarters([row(0), row(1), row(2), row(3)]);
-    }
-}
-
 /// Both halves of a block's columns.
 #[inline(always)]
 pub(super) fn whole(halves: &mut [[__m512i; 8]; 2]) -> &mut [__m512i; 16] {
@@ -69,9 +29,12 @@ pub(super) fn whole(halves: &mut [[__m512i; 8]; 2]) -> &mut [__m512i; 16] {
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn load_sixteen(from: *const u8, stride: usize, out: &mut [__m512i; 16]) {
+    let (low, high) = out.split_at_mut(8);
     // SAFETY: by the caller's promise.
-    unsafe { load_quarters(from, stride, out) };
-    between(out);
+    unsafe {
+        load_eight(from, stride, low);
+        load_eight(from.add(32), stride, high);
+    }
 }
 
 /// Puts back what [`load_sixteen`] took.
@@ -80,15 +43,18 @@ pub(super) unsafe fn load_sixteen(from: *const u8, stride: usize, out: &mut [__m
 /// The rows may be written.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn store_sixteen(to: *mut u8, stride: usize, columns: &mut [__m512i; 16]) {
-    sixteen(columns);
-    for (row, values) in columns.iter().enumerate() {
-        // SAFETY: by the caller's promise.
-        unsafe { _mm512_storeu_si512(to.add(row * stride).cast(), *values) };
+pub(super) unsafe fn store_sixteen(to: *mut u8, stride: usize, columns: &[__m512i; 16]) {
+    let (low, high) = columns.split_at(8);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        store_eight(to, stride, low);
+        store_eight(to.add(32), stride, high);
     }
 }
 
 /// Sixteen rows of 32 bytes, `stride` bytes apart, as eight columns of dwords.
+///
+/// Halves of registers come from memory where they belong: that takes any port, a shuffle only one.
 ///
 /// # Safety
 /// The rows may be read.

@@ -7,7 +7,7 @@ namespace state {
 // As `adamw::Step`, field by field.
 struct Step {
     Average average;
-    float size, per_root, eps, decay, limit, correction;
+    float size, per_root, per_old_root, eps, decay, limit, per_square;
 };
 
 // What sixteen weights are moved by: size * along[i] - decay * w[i].
@@ -19,70 +19,43 @@ struct Push {
         UNROLL for (int i = 0; i < BLOCK; i++) delta[i] = size * along[i] - decay * w[i];
     }
 
-    // What weights of k - MORE units are moved by, in units, of which `size` is so many.
-    template <int MORE = 0> DEVICE void in_units(const int (&k)[BLOCK], float times, float (&t)[BLOCK]) const {
-        UNROLL for (int i = 0; i < BLOCK; i++) t[i] = along[i] * times;
-        if (decay == 0.0f) return;
-        UNROLL for (int i = 0; i < BLOCK; i++) t[i] -= decay * float_of_units(k[i] - MORE);
-    }
-
-    // Where they come to lie, in 2^-FRACTION of a unit.
-    template <int FRACTION>
-    DEVICE void positions(const int (&k)[BLOCK], float unit, int (&positions)[BLOCK]) const {
-        float t[BLOCK];
-        in_units(k, size / unit, t);
-        UNROLL for (int i = 0; i < BLOCK; i++) positions[i] = position<FRACTION>(k[i], t[i]);
-    }
-};
-
-// What `update_near` did, or why it did nothing: a move was far, or the scale does not stay for sure.
-enum Moved { DONE, NOT_NEAR, NO_STAY };
-
-// Weights of a block, of k - MORE units, that move by less than 2^(22 - FRACTION) units: there a sum with SHIFT has t in
-// 2^-FRACTION of a unit, to nearest, in its bits.
-template <int FRACTION, int MORE = 0> struct Near {
-    u32 outside;
-    int lowest, highest;
-
-    static constexpr int ZERO = SHIFT_BITS + MORE * (1 << FRACTION); // where positions of zero are
-
-    // Whole units of moved weights, rounded down or up as the upper bits of `luck` decide.
-    template <class Luck>
-    DEVICE void move(const int (&k)[BLOCK], const Push& push, float times, const Luck& luck, int (&now)[BLOCK]) {
-        float t[BLOCK];
-        push.in_units<MORE>(k, times, t);
-        outside = 0, lowest = highest = ZERO;
-        UNROLL for (int i = 0; i < BLOCK; i++) {
-            u32 bits = __float_as_uint(__fmaf_rn(t[i], (float)(1 << FRACTION), SHIFT));
-            outside |= bits ^ 0x4B000000;
-            int position = k[i] * (1 << FRACTION) + (int)bits;
-            lowest = min(lowest, position), highest = max(highest, position);
-            now[i] = (position + (int)luck.template upper<FRACTION>(i) - SHIFT_BITS) >> FRACTION;
+    // Whole units of moves, if they are near, as `settled` gives them. Of weights of k(i) units, of which `size` is
+    // `times`.
+    template <class Luck, class K> DEVICE void settle(K k, float times, const Luck& luck, u32 (&moves)[BLOCK]) const {
+        times *= PER_256;
+        if (decay == 0.0f) {
+            UNROLL for (int i = 0; i < BLOCK; i++) moves[i] = settled(held_fma(along[i], times, luck.luck(i)));
+        } else {
+            float lost = decay * PER_256;
+            UNROLL for (int i = 0; i < BLOCK; i++) {
+                float t = __fmaf_rn(along[i], times, -(lost * float_of_units(k(i))));
+                moves[i] = settled(held_sum(t, luck.luck(i)));
+            }
         }
     }
 
-    // Whether one was not near, or NaN.
-    DEVICE bool wild() const { return outside >> 23 != 0; }
-
-    DEVICE int farthest() const { return max(highest - ZERO, ZERO - lowest); }
+    // Whole units of any moves.
+    template <class Luck> DEVICE void whole_units(const int (&k)[BLOCK], float unit, const Luck& luck, int (&whole)[BLOCK]) const {
+        float times = size / unit;
+        u32 near[BLOCK];
+        settle([&](int i) { return k[i]; }, times, luck, near);
+        UNROLL for (int i = 0; i < BLOCK; i++) {
+            float t = decay == 0.0f ? along[i] * times : __fmaf_rn(along[i], times, -(decay * float_of_units(k[i])));
+            u32 whole_near = near[i] - SETTLED;
+            whole[i] = whole_near < 128 ? (int)whole_near - 64 : stochastic(hold(t), luck[i]);
+        }
+    }
 };
 
-// n / d to nearest, as a division gives it: the remainder of almost the quotient is exact. For what is in the middle
-// of the range, since nothing may be lost below it.
-DEVICE float quotient(float n, float d) {
-    float inverse = one_over(d), almost = n * inverse;
-    return __fmaf_rn(__fmaf_rn(-d, almost, n), inverse, almost);
-}
+// What `update_near` did, or why it did nothing: a move was far, or the scale does not stay.
+enum Moved { DONE, NOT_NEAR, NO_STAY };
 
-// Along moments over roots, which are corrected already. TAME: the moments are, no root is beyond 2^60, and eps is in the
-// middle of the range (`tame_eps`).
+// Along moments over roots, which are corrected already and have eps in them. TAME: no root is beyond 2^60, and eps is in
+// the middle of the range (`tame_eps`).
 template <bool TAME> DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&roots)[BLOCK]) {
     Push push;
     push.size = -step.size, push.decay = step.decay;
-    UNROLL for (int i = 0; i < BLOCK; i++) {
-        float root = roots[i] + step.eps;
-        push.along[i] = TAME ? quotient(m[i], root) : m[i] / root;
-    }
+    UNROLL for (int i = 0; i < BLOCK; i++) push.along[i] = m[i] * (TAME ? one_over(roots[i]) : 1.0f / roots[i]);
     if (step.limit < __uint_as_float(0x7F800000)) {
         UNROLL for (int i = 0; i < BLOCK; i++) {
             float low = push.along[i] < -step.limit ? -step.limit : push.along[i];
@@ -96,12 +69,10 @@ DEVICE bool tame_eps(const Step& step) {
     return (step.eps >= SMALL) & (step.eps <= LARGE);
 }
 
-// The sum of the squares of a row's moves, in whole numbers.
-DEVICE u64 squares_of(const Step& step, float sum) {
-    float squares = sum * step.correction * step.correction * 65536.0f;
-    constexpr u64 MOST = 1ull << 44;
-    // What is too large is held, NaN is zero.
-    return squares >= (float)MOST ? MOST : squares > 0.0f ? (u64)squares : 0;
+// What the squares of a block's moves count; what is not finite counts as the most.
+DEVICE u32 squares_of(const Step& step, float sum) {
+    constexpr float MOST = 16777216.0f;
+    return (u32)fminf(sum * step.per_square, MOST);
 }
 
 } // namespace state

@@ -19,6 +19,26 @@ DEVICE u32 permuted(u32 low, u32 high, u32 choice) {
     return d;
 }
 
+// x, of which the compiler knows nothing: what follows from it is computed again, not kept.
+DEVICE u32 anew(u32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// a b + c, held within zero and one; NaN is zero.
+DEVICE float held_fma(float a, float b, float c) {
+    float y;
+    asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
+    return y;
+}
+
+// a + b, held likewise.
+DEVICE float held_sum(float a, float b) {
+    float y;
+    asm("add.sat.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
 // 1 / x, almost, where that is in the middle of the range.
 DEVICE float about_one_over(float x) {
     float y;

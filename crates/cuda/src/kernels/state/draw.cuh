@@ -46,11 +46,15 @@ struct Pairs {
 
 // What rounds the weights, and what rounds the moments.
 struct Own : Pairs {
+    // One half. From the host, so that the compiler does not know it and keeps it in a register: an instruction that chooses
+    // bytes has room for one constant, which is the choice.
+    u32 half;
+
     DEVICE u32 operator[](int i) const { return turned(i, 2); }
 
-    template <int BITS> DEVICE u32 upper(int i) const {
-        if (BITS < 16) return (*this)[i] >> (32 - BITS);
-        return __byte_perm(words[i / 4], 0, i % 4 | (i + 1) % 4 << 4 | 0x4400);
+    // `units::luck` over 256: half of one and two bytes of a word far below.
+    DEVICE float luck(int i) const {
+        return __uint_as_float(__byte_perm(words[i / 4], half, i % 4 | (i + 1) % 4 << 4 | 0x7600));
     }
 };
 struct Other : Pairs {

@@ -53,11 +53,12 @@ template <int BITS> struct Int8 {
         return true;
     }
 
-    static constexpr int FRACTION = BITS == 8 ? 12 : 16; // the units of a byte leave fewer bits below them
-
-    // Whether the exponent stays under a block whose farthest position is this.
-    static DEVICE bool stays(int farthest) {
-        return farthest >= LEAST << FRACTION && farthest <= LIMIT << FRACTION;
+    // Whether the exponent stays under a block of so many units.
+    static DEVICE bool stays(const int (&now)[BLOCK]) {
+        int lowest = 0, highest = 0;
+        UNROLL for (int i = 0; i < BLOCK; i++) lowest = min(lowest, now[i]), highest = max(highest, now[i]);
+        int farthest = max(highest, -lowest);
+        return farthest >= LEAST && farthest <= LIMIT;
     }
 
     DEVICE void put(const int (&now)[BLOCK], Tally& tally) {
@@ -76,32 +77,33 @@ template <int BITS> struct Int8 {
         DEVICE void fill() {}
     };
 
-    // A move of less than 2^(22 - FRACTION) units under an exponent that stays.
+    // A move of less than 64 units under an exponent that stays.
     template <class Luck>
     DEVICE Moved update_near(const Tables&, float, const Push& push, const Luck& luck, Tally& tally) {
-        int k[BLOCK], now[BLOCK];
-        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units(i);
-        Near<FRACTION> near;
-        near.move(k, push, push.size / (e8m0(scale) / (float)(1 << BITS)), luck, now);
-        if (near.wild()) return NOT_NEAR;
-        if (!stays(near.farthest())) return NO_STAY;
+        int now[BLOCK];
+        u32 moves[BLOCK], outside = 0;
+        push.settle([&](int i) { return units(i); }, push.size / (e8m0(scale) / (float)(1 << BITS)), luck, moves);
+        UNROLL for (int i = 0; i < BLOCK; i++) {
+            outside |= moves[i] ^ SETTLED;
+            now[i] = units(i) + (int)(moves[i] - SETTLED - 64);
+        }
+        if (outside >= 128) return NOT_NEAR;
+        if (!stays(now)) return NO_STAY;
         put(now, tally);
         return DONE;
     }
 
     // Another one, for the reason that was given.
     template <class Luck>
-    DEVICE void update_far(const Tables&, float, const Push& push, const Luck& luck, Moved why, Tally& tally) {
-        int k[BLOCK], positions[BLOCK], now[BLOCK];
+    DEVICE void update_far(float, const Push& push, const Luck& luck, Moved why, Tally& tally) {
+        int k[BLOCK], now[BLOCK] = {};
         UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units(i);
-        bool stay = false;
         if (why == NOT_NEAR) {
-            push.positions<FRACTION>(k, e8m0(scale) / (float)(1 << BITS), positions);
-            stay = stays(farthest(positions));
+            push.whole_units(k, e8m0(scale) / (float)(1 << BITS), luck, now);
+            UNROLL for (int i = 0; i < BLOCK; i++) now[i] += k[i];
         }
         u8 chosen = scale;
-        if (stay) settle<FRACTION>(positions, luck, now);
-        else if (!in_values(k, push, luck, chosen, now, tally)) return;
+        if (!stays(now) && !in_values(k, push, luck, chosen, now, tally)) return;
         put(now, tally);
         tally.rescaled += chosen != scale;
         scale = chosen;

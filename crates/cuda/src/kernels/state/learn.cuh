@@ -1,5 +1,5 @@
 // A row learns: second moments, first moments, then the weight's own kind, block by block. A thread moves a block
-// of 16, a thread block one row after the other.
+// of 16, a warp a tile, a thread block one row after the other; no warp waits for another.
 #pragma once
 #include "../common.cuh"
 #include "adamw.cuh"
@@ -12,44 +12,46 @@ using namespace state;
 
 // As in update.rs.
 enum { MOMENT_FOUR, MOMENT_EIGHT, MOMENT_FLOAT };
-constexpr int MOST_THREADS = 160;       // that move blocks
-constexpr int APART = MOST_THREADS + 4; // moves of a lane lie together, in other banks than those of the next
+constexpr int THREADS = 160, AT_ONCE = 4; // of a thread block at most, and how many of these find room
 
 // ---- second moments ----
 
-// Roots of the rows, corrected, and of the columns' profile; or, full, one number for each element.
+// Averages of the rows, and roots of the columns' profile; or, full, one number for each element.
 struct SecondMoments {
     float* second;
-    const float *rows, *profile;
+    const float* profile;
     u32 full, width;
     Average average;
-    float per_root; // corrects a root
-    float own;      // root, corrected, of the share that an element's own gradient has
+    float per_root, per_old_root; // correct a root, and one of the step before
+    float own;                    // root, corrected, of the share that an element's own gradient has
     ColumnSums columns;
 };
 
-// Gives whether none is beyond 2^60 where the moments are tame; `number` counts the tensor's blocks, `index` the rows of
-// this call.
-DEVICE bool roots_of(const SecondMoments& of, u64 number, u32 index, u32 block, const Average& first,
-                     const float (&g)[BLOCK], float (&roots)[BLOCK]) {
-    if (of.full) {
-        float* v = of.second + number * BLOCK;
-        UNROLL for (int i = 0; i < BLOCK; i++) {
-            v[i] = average_of(of.average, v[i], g[i] * g[i]);
-            roots[i] = root(v[i]) * of.per_root;
-        }
-        return false;
-    }
-    float of_row = of.rows[index];
+// Whether no root is beyond 2^60 where no moment is beyond LARGE: no column's share is beyond the number of columns, and a
+// gradient hardly beyond the moment it went into.
+DEVICE bool tame_roots(const SecondMoments& of, float of_row, const Step& step) {
+    return !of.full & (of_row <= LARGE) & (of.own <= 512.0f) & (step.average.fresh >= 1.0f / 512.0f) & tame_eps(step);
+}
+
+// Of factored moments: `of_row` is the root of the row's average, corrected.
+DEVICE void roots_of(const SecondMoments& of, float of_row, u32 block, float eps, const float (&g)[BLOCK],
+                     float (&roots)[BLOCK]) {
     const float* profile = of.profile + profile_place(block * BLOCK);
     UNROLL for (int i = 0; i < BLOCK; i += 4) {
         float4 four = *(const float4*)(profile + profile_place(i));
         roots[i] = four.x, roots[i + 1] = four.y, roots[i + 2] = four.z, roots[i + 3] = four.w;
     }
     // What is no number does not count.
-    UNROLL for (int i = 0; i < BLOCK; i++) roots[i] = fmaxf(of_row * roots[i], of.own * fabsf(g[i]));
-    // No column's share is beyond the number of columns, and a gradient hardly beyond the moment it went into.
-    return (of_row <= LARGE) & (of.own <= 512.0f) & (first.fresh >= 1.0f / 512.0f);
+    UNROLL for (int i = 0; i < BLOCK; i++) roots[i] = fmaxf(__fmaf_rn(of_row, roots[i], eps), of.own * fabsf(g[i]));
+}
+
+// Of full ones, which follow.
+DEVICE void full_roots(const SecondMoments& of, u64 first, float eps, const float (&g)[BLOCK], float (&roots)[BLOCK]) {
+    float* v = of.second + first;
+    UNROLL for (int i = 0; i < BLOCK; i++) {
+        v[i] = average_of(of.average, v[i], g[i] * g[i]);
+        roots[i] = root(v[i]) * of.per_root + eps;
+    }
 }
 
 // ---- first moments ----
@@ -67,23 +69,6 @@ template <int SURE> struct Moments {
         if (kind == MOMENT_FOUR) load<SURE>(place, four);
         else load<SURE>(place, eight);
         scale = *scale_place;
-    }
-
-    // Moves them by a gradient and keeps them rounded, and gives what they push: of four bits, where all is tame, else false
-    // and nothing is done. One run of instructions without a branch, since two kinds of units work at it.
-    DEVICE bool move_tame(const Step& step, const float (&g)[BLOCK], const float (&roots)[BLOCK], const Other& luck,
-                          Push& push) {
-        float m[BLOCK], amax;
-        bool tame = follow_four_tame(four, scale, g, step.average, m, amax);
-        u8 chosen;
-        float inverse = choose_scale(amax, chosen);
-        // The largest shows whether one must be held.
-        if (!(tame & (amax * inverse <= 6.0f))) return false;
-        codes_of<false>(m, inverse, luck, four);
-        scale = chosen;
-        push = push_of<true>(step, m, roots);
-        keep_four();
-        return true;
     }
 
     DEVICE void keep_four() const {
@@ -130,6 +115,7 @@ struct Task {
     u32 first, rows, columns, moment;
     int scales_by;
     Draws draws;
+    u32 half; // see `Own`
     u64* counts;
 };
 
@@ -145,46 +131,20 @@ DEVICE void count(u64* counts, const Tally& tally, u64 squares) {
         for (int width = 16; width > 0; width /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, width);
         if (threadIdx.x % 32 == 0 && sum > 0) atomicAdd(counts + part, (u64)sum);
     }
-    if (squares > 0) atomicAdd(counts + SQUARES, squares);
+    for (int width = 16; width > 0; width /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, width);
+    if (threadIdx.x % 32 == 0 && squares > 0) atomicAdd(counts + SQUARES, squares);
 }
 
-// Adds the squares of a row's moves in sixteen lanes, block after block, and those of the rows in whole numbers.
-struct Squares {
-    float lane;
-    u64 all;
-
-    DEVICE void add(float ratio) { lane = __fmaf_rn(ratio, ratio, lane); }
-
-    // The next blocks of a row, maybe its last.
-    DEVICE void add(const float* ratios, u32 blocks, bool last, const Step& step) {
-        const float4* mine = (const float4*)(ratios + threadIdx.x % BLOCK * APART);
-        if (threadIdx.x % 32 < BLOCK) {
-#pragma unroll 8
-            for (u32 i = 0; i < blocks / 4; i++) add(mine[i].x), add(mine[i].y), add(mine[i].z), add(mine[i].w);
-            for (u32 block = blocks & ~3u; block < blocks; block++) add(((const float*)mine)[block]);
-        }
-        if (!last) return;
-        all += squares_of(step, fold(lane));
-        lane = 0.0f;
-    }
-};
-
-// What moves a block: in registers, and, for what seldom asks, its ratios in shared memory.
+// What moves a block.
 struct Move {
     const Push& push;
     const Own& luck;
-    const float* ratios;
 };
 
 // A block's `update_far`, which is long and seldom needed.
 template <class Block>
-__device__ __noinline__ void update_far(Block& block, const typename Block::Tables& tables, float global,
-                                        const float* ratios, float size, float decay, Pairs words, Moved why,
-                                        Tally& tally) {
-    Push push;
-    push.size = size, push.decay = decay;
-    UNROLL for (int i = 0; i < BLOCK; i++) push.along[i] = ratios[i * APART];
-    block.update_far(tables, global, push, Own{words}, why, tally);
+__device__ __noinline__ void update_far(Block& block, float global, const Push& push, Own luck, Moved why, Tally& tally) {
+    block.update_far(global, push, luck, why, tally);
 }
 
 template <class Block>
@@ -193,15 +153,13 @@ DEVICE void update(Block& block, const typename Block::Tables& tables, float glo
     if (moved == DONE) return;
     // Copies, so that what is in registers stays there.
     Block copy = block;
+    Push push = by.push;
     Tally here = {};
-    update_far(copy, tables, global, by.ratios, by.push.size, by.push.decay, by.luck, moved, here);
+    update_far(copy, global, push, by.luck, moved, here);
     block = copy;
     tally.changed += here.changed, tally.rescaled += here.rescaled;
     tally.saturated += here.saturated, tally.refused += here.refused;
 }
-
-// Ratios of a thread block's moves; passes take turns with them.
-typedef float Ratios[2][BLOCK * APART];
 
 // A row that learns: the weight's, its moments and its gradient. `index` counts the rows of this call.
 template <class W> struct Row {
@@ -219,85 +177,138 @@ template <class W> struct Row {
     }
 };
 
-// Moves a thread's blocks of every row, one in each pass. W is a block of a kind of weight: its format, bytes that its
-// remainders have, and how it moves.
+// What all threads of a thread block have.
+template <class W> struct Common {
+    const Task& task;
+    const SecondMoments& second;
+    const Step& step;
+    const typename W::Tables& tables;
+    float global;
+};
+
+// A thread's own counts.
+struct Counts {
+    Tally tally;
+    u64 moves; // squares of these
+};
+
+// W is a block of a kind of weight: its format, bytes that its remainders have, and how it moves.
+template <class W> DEVICE void move_weight(const Common<W>& of, const Row<W>& row, u32 block, W& weight, const Push& push,
+                                           const Pairs& pairs, Counts& counts) {
+    counts.moves += squares_of(of.step, squares(push.along));
+    weight.move(row.at, block, of.tables, Move{push, Own{{pairs}, of.task.half}}, counts.tally);
+}
+
+// Moves a block, whatever its moments are and how they are kept.
 template <class W, bool WHOLE>
-DEVICE void move_rows(const Task& task, const SecondMoments& second, const Step& step, Ratios& ratios,
-                      const typename W::Tables& tables, Tally& tally) {
-    u32 blocks = second.width / BLOCK, movers = blockDim.x - 32, turn = 0;
-    float global = tensor_scale(task.weight, W::FORMAT);
-    Row<W> row(task, blocks, blockIdx.x, global);
-    for (u32 index = blockIdx.x, start = 0; index < task.rows; turn ^= 1) {
-        u32 block = start + threadIdx.x, next = index;
-        start += movers;
-        Row<W> next_row = row;
-        if (start >= blocks) start = 0, next += gridDim.x, next_row = Row<W>(task, blocks, next, global);
-        if (block < blocks) {
-            // All loads come first: none waits for what is computed.
-            float g[BLOCK], roots[BLOCK];
-            row.gradient.template load_block<WHOLE>(task.columns, block, g);
-            Moments<WHOLE ? 4 : 1> moments;
-            moments.load_from(task.moment, row.moments, blocks, block);
-            W weight;
-            weight.load_from(row.at, block);
-            u64 number = (u64)(task.first + index) * blocks + block;
-            Pairs pairs = draw_pairs(task.draws, number * BLOCK);
-            bool tame = roots_of(second, number, index, block, step.average, g, roots) && tame_eps(step);
-            Push push;
-            if (!(task.moment == MOMENT_FOUR && tame && moments.move_tame(step, g, roots, Other{pairs}, push))) {
-                // Read again, so that nobody keeps it until here.
-                float again[BLOCK];
-                row.gradient.load_again(task.columns, block, again);
-                push = moments.move(task.moment, step, again, roots, Other{pairs});
-            }
-            float* places = ratios[turn] + threadIdx.x;
-            UNROLL for (int i = 0; i < BLOCK; i++) places[i * APART] = push.along[i];
-            weight.move(row.at, block, tables, Move{push, Own{pairs}, places}, tally);
-        }
-        index = next, row = next_row;
-        __syncthreads();
+DEVICE void move_any(const Common<W>& of, const Row<W>& row, u32 number, u32 block, float of_row, Counts& counts) {
+    const Task& task = of.task;
+    u32 blocks = of.second.width / BLOCK;
+    u64 first = ((u64)number * blocks + block) * BLOCK;
+    float g[BLOCK], roots[BLOCK];
+    row.gradient.template load_block<WHOLE>(task.columns, block, g);
+    Moments<WHOLE ? 4 : 1> moments;
+    moments.load_from(task.moment, row.moments, blocks, block);
+    W weight;
+    weight.load_from(row.at, block);
+    Pairs pairs = draw_pairs(task.draws, first);
+    if (of.second.full) full_roots(of.second, first, of.step.eps, g, roots);
+    else roots_of(of.second, of_row, block, of.step.eps, g, roots);
+    Push push = moments.move(task.moment, of.step, g, roots, Other{pairs});
+    move_weight(of, row, block, weight, push, pairs, counts);
+}
+
+// The same where it is seldom needed: all of it again, from copies, so that what is in registers stays there.
+template <class W>
+__device__ __noinline__ Counts move_wild(Task task, SecondMoments second, Step step, const typename W::Tables* tables,
+                                         u32 index, u32 block, float of_row) {
+    Counts counts = {};
+    Common<W> common = {task, second, step, *tables, tensor_scale(task.weight, W::FORMAT)};
+    Row<W> row(task, second.width / BLOCK, index, common.global);
+    move_any<W, true>(common, row, task.first + index, block, of_row, counts);
+    return counts;
+}
+
+// Moves a block of four-bit moments with factored second moments.
+template <class W>
+DEVICE void move_usual(const Common<W>& of, const Row<W>& row, u32 number, u32 block, float of_row, Counts& counts,
+                       float& of_gradient) {
+    const Task& task = of.task;
+    u32 blocks = of.second.width / BLOCK;
+    // All loads come first: none waits for what is computed.
+    float g[BLOCK];
+    row.gradient.template load_block<true>(task.columns, block, g);
+    Moments<4> moments;
+    moments.load_from(MOMENT_FOUR, row.moments, blocks, block);
+    W weight;
+    weight.load_from(row.at, block);
+    Pairs pairs = draw_pairs(task.draws, ((u64)number * blocks + block) * BLOCK);
+    of_gradient = squares(g);
+    float roots[BLOCK], m[BLOCK], amax;
+    roots_of(of.second, of_row, block, of.step.eps, g, roots);
+    follow_four_fast(moments.four, moments.scale, g, of.step.average, m, amax);
+    u8 chosen;
+    float inverse = choose_scale(amax, chosen);
+    // An infinite sum shows what is no number, the largest whether one must be held.
+    bool tame = tame_roots(of.second, of_row, of.step) & (of_gradient < __uint_as_float(0x7F800000));
+    if (tame & (amax <= LARGE) & (amax * inverse <= 6.0f)) {
+        codes_of<false>(m, inverse, Other{pairs}, moments.four);
+        moments.scale = chosen;
+        moments.keep_four();
+        Push push = push_of<true>(of.step, m, roots);
+        move_weight(of, row, block, weight, push, pairs, counts);
+    } else {
+        Counts here = move_wild<W>(task, of.second, of.step, &of.tables, number - task.first, block, of_row);
+        counts.tally.changed += here.tally.changed, counts.tally.rescaled += here.tally.rescaled;
+        counts.tally.saturated += here.tally.saturated, counts.tally.refused += here.tally.refused;
+        counts.moves += here.moves;
     }
 }
 
-// Adds up the squares of what others have just moved, a row's blocks in their order.
-DEVICE u64 add_squares(const Task& task, const SecondMoments& second, const Step& step, const Ratios& ratios) {
-    u32 blocks = second.width / BLOCK, movers = blockDim.x - 32, turn = 0, before = 0;
-    bool ended = false;
-    Squares squares = {};
-    // It has nothing to add yet: the columns' averages, which nobody reads now, follow. The last thread blocks, which may
-    // have a row less to move, come first.
-    u32 from_last = gridDim.x - 1 - blockIdx.x;
-    if (!second.full)
-        for (u32 column = from_last * 32 + threadIdx.x % 32; column < task.columns; column += gridDim.x * 32)
-            follow_column(second.columns, second.average, task.columns, column);
-    for (u32 index = blockIdx.x; index < task.rows; index += gridDim.x)
-        for (u32 start = 0; start < blocks; start += movers, turn ^= 1) {
-            squares.add(ratios[turn ^ 1], before, ended, step);
-            __syncthreads();
-            before = min(blocks - start, movers), ended = start + movers >= blocks;
-        }
-    squares.add(ratios[turn ^ 1], before, ended, step);
-    return squares.all;
-}
-
-template <class W, bool WHOLE> DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step) {
-    alignas(16) __shared__ Ratios ratios;
+// USUAL: moments of four bits and factored second moments, in whole rows.
+template <class W, bool USUAL> DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step) {
     __shared__ typename W::Tables tables;
     tables.fill();
-    Tally tally = {};
-    u64 squares = 0;
-    // Asked of one thread, so that the compiler sees that a warp goes one way.
-    if (__shfl_sync(0xffffffffu, threadIdx.x, 0) < blockDim.x - 32)
-        move_rows<W, WHOLE>(task, second, step, ratios, tables, tally);
-    else squares = add_squares(task, second, step, ratios);
-    count(task.counts, tally, threadIdx.x == blockDim.x - 32 ? squares : 0);
+    Counts counts = {};
+    u32 blocks = second.width / BLOCK, tiles = tiles_of(task.columns), lane = threadIdx.x % 32;
+    // The columns' averages, which nobody reads now, follow. The last thread blocks, which may have a row less to move, come
+    // first.
+    u32 from_last = gridDim.x - 1 - blockIdx.x, threads = gridDim.x * blockDim.x;
+    if (!second.full)
+        for (u32 column = from_last * blockDim.x + threadIdx.x; column < task.columns; column += threads)
+            follow_column(second.columns, second.average, task.columns, column);
+    Common<W> common = {task, second, step, tables, tensor_scale(task.weight, W::FORMAT)};
+    for (u32 index = blockIdx.x; index < task.rows; index += gridDim.x) {
+        Row<W> row(task, blocks, index, common.global);
+        u32 number = task.first + index;
+        for (u32 start = 0; start < blocks; start += blockDim.x) {
+            u32 block = start + threadIdx.x, tile = block / 32;
+            float *place = second.second + (u64)number * tiles + tile, average = 0.0f, sum = 0.0f;
+            if (!second.full && tile < tiles) average = *place;
+            float of_row = root(average) * second.per_old_root;
+            if (block < blocks) {
+                if constexpr (USUAL) move_usual(common, row, number, block, of_row, counts, sum);
+                else {
+                    float g[BLOCK];
+                    row.gradient.template load_block<false>(task.columns, block, g);
+                    sum = squares(g);
+                    move_any<W, false>(common, row, number, block, of_row, counts);
+                }
+            }
+            if (second.full) continue;
+            for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+            float mean = sum / (float)min(TILE, task.columns - tile * TILE);
+            if (lane == 0 && tile < tiles) *place = follow(second.average, average, mean);
+        }
+    }
+    count(task.counts, counts.tally, counts.moves);
 }
 
 // A step's numbers as parameters, in the order of update.rs.
 #define NUMBERS                                                                                                  \
-    float keep, float fresh, float size, float per_root, float eps, float decay, float limit, float correction,  \
-        float second_keep, float second_fresh, float own
-#define STEP {{keep, fresh}, size, per_root, eps, decay, limit, correction}
+    float keep, float fresh, float size, float per_root, float per_old_root, float eps, float decay, float limit, \
+        float per_square, float second_keep, float second_fresh, float own, u32 half
+#define STEP {{keep, fresh}, size, per_root, per_old_root, eps, decay, limit, per_square}
 #define SECOND_AVERAGE (Average{second_keep, second_fresh})
 
 // Kinds of weights that need no table.
@@ -307,16 +318,16 @@ struct NoTables {
 
 // One kernel for each kind of weight.
 #define LEARN(name, MOMENT, FULL, NARROW, WHOLE, ...)                                                            \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS + 32, 4)                                           \
-        name(u8* weight, u8* rest, u8* moments, float* second, const float* row_roots, const float* profile,     \
-             const float* sums, float* step_sums, float* column_averages, u32 groups, u32 all_rows,              \
-             const u8* gradient, u32 narrow, u32 first, u32 rows, u32 columns, u32 moment, u32 full,             \
-             int scales_by, u32 key0, u32 key1, u64* counts, NUMBERS) {                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE)                                               \
+        name(u8* weight, u8* rest, u8* moments, float* second, const float* profile, const float* sums,          \
+             float* step_sums, float* column_averages, u32 summed, u32 ends, u32 looked_at, const u8* gradient,  \
+             u32 narrow, u32 first, u32 rows, u32 columns, u32 moment, u32 full, int scales_by, u32 key0,        \
+             u32 key1, u64* counts, NUMBERS) {                                                                   \
         Task task = {weight, rest,    moments, gradient,  (NARROW) != 0,  first,                                 \
-                     rows,   columns, MOMENT,  scales_by, {{key0, key1}}, counts};                               \
-        ColumnSums of_columns = {sums, step_sums, column_averages, groups, first == 0, all_rows};                \
-        SecondMoments seconds = {second, row_roots, profile, FULL, (columns + BLOCK - 1) / BLOCK * BLOCK,        \
-                                 SECOND_AVERAGE, per_root, own, of_columns};                                     \
+                     rows,   columns, MOMENT,  scales_by, {{key0, key1}}, half,  counts};                        \
+        ColumnSums of_columns = {sums, step_sums, column_averages, summed, first == 0, ends, looked_at};         \
+        SecondMoments seconds = {second, profile, FULL, (columns + BLOCK - 1) / BLOCK * BLOCK, SECOND_AVERAGE,   \
+                                 per_root, per_old_root, own, of_columns};                                       \
         learn<__VA_ARGS__, WHOLE>(task, seconds, Step STEP);                                                     \
     }
 

@@ -22,10 +22,10 @@ template <bool HOLD> DEVICE u32 stochastic_top(float x, u32 bits) {
     return (magnitude & 0x7FFFFFFF) | (__float_as_uint(x) & 0x80000000);
 }
 
-// A code in halves. Its bits, put where exponent and mantissa of an f32 are, lack a factor 2^127.
+// A code in halves; zero has no sign.
 DEVICE float signed_halves(const u32 (&codes)[2], int i) {
-    u32 word = codes[i / 8], magnitude = (word >> 4 * (i % 8) & 7) << 22, sign = word << (28 - 4 * (i % 8));
-    return __uint_as_float(magnitude | (sign & 0x80000000)) * __uint_as_float(254u << 23);
+    u32 code = nibble(codes, i);
+    return (float)(code & 8 ? -halves(code) : halves(code));
 }
 
 DEVICE void decode_four(const u32 (&codes)[2], u8 scale, float (&m)[BLOCK]) {
@@ -41,17 +41,8 @@ DEVICE void follow_four(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK]
         m[i] = __fmaf_rn(signed_halves(codes, i), half, average.fresh * g[i]);
 }
 
-// Four codes from number `first` on in halves, a byte each with BIAS more.
-constexpr u32 BIAS = 64;
-DEVICE u32 biased_halves(const u32 (&codes)[2], int first) {
-    // Magnitudes of codes without a sign, then of those with one: of the others only the sign is taken, which is none.
-    u32 four = codes[first / 8] >> (4 * (first % 8));
-    return permuted(0x43424140, 0x4C484644, four) | permuted(0x3D3E3F40, 0x34383A3C, four ^ 0x8888);
-}
-
-// The same as `follow_four`, and faster, where true is given: all moments are tame. A code of zero loses its sign here,
-// which shows in a moment of zero alone. Their largest magnitude is `amax`.
-DEVICE bool follow_four_tame(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK], Average average,
+// The same as `follow_four`, and faster. Their largest magnitude is `amax`, NaN apart.
+DEVICE void follow_four_fast(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK], Average average,
                              float (&m)[BLOCK], float& amax) {
     constexpr float TINY = 1.0f / (1ll << 49), UP = (float)(1ll << 50) * (float)(1ll << 50);
     float half = average.keep * moment_scale(scale) * 0.5f;
@@ -62,9 +53,8 @@ DEVICE bool follow_four_tame(const u32 (&codes)[2], u8 scale, const float (&g)[B
         float halves = __fmaf_rn(__uint_as_float(byte), UP, -TINY * (float)(BIAS << by));
         m[i] = __fmaf_rn(halves, half * (float)(1ll << (49 - by)), average.fresh * g[i]);
     }
-    u32 largest = largest_bits(m);
-    amax = __uint_as_float(largest);
-    return (largest <= __float_as_uint(LARGE)) & (smallest_bits(m) >= __float_as_uint(SMALL));
+    amax = 0.0f;
+    UNROLL for (int i = 0; i < BLOCK; i++) amax = fmaxf(amax, fabsf(m[i]));
 }
 
 template <bool HOLD, class Luck>

@@ -63,11 +63,6 @@ template <bool WHOLE = false> DEVICE void load_values(const float* row, u32 colu
     }
 }
 
-// The same, later and seldom: read again, so that nobody keeps them until then.
-DEVICE void load_values_again(const volatile float* row, u32 columns, u32 index, float (&x)[BLOCK]) {
-    UNROLL for (int i = 0; i < BLOCK; i++) x[i] = index * BLOCK + i < columns ? row[index * BLOCK + i] : 0.0f;
-}
-
 // The two numbers that a word of a narrow row is.
 DEVICE float lower(u32 word) {
     return __uint_as_float(word << 16);
@@ -91,12 +86,6 @@ struct Gradient {
             words[4 * half + 2] = four.z, words[4 * half + 3] = four.w;
         }
         UNROLL for (int i = 0; i < BLOCK; i++) x[i] = i % 2 ? upper(words[i / 2]) : lower(words[i / 2]);
-    }
-
-    DEVICE void load_again(u32 columns, u32 index, float (&x)[BLOCK]) const {
-        if (!narrow) return load_values_again((const float*)row, columns, index, x);
-        const volatile u16* from = (const u16*)row + index * BLOCK;
-        UNROLL for (int i = 0; i < BLOCK; i++) x[i] = lower(from[i]);
     }
 };
 

@@ -1,4 +1,4 @@
-// `state::second`: roots of second moments, and averages that follow. Sums of squares are in `update.cu`.
+// `state::second`: roots of second moments, and averages that follow. Sums of columns' squares are in `update.cu`.
 #pragma once
 #include "device.cuh"
 
@@ -16,30 +16,37 @@ DEVICE float follow(Average average, float old, float mean) {
     return now < __uint_as_float(0x7F800000) ? now : old;
 }
 
+constexpr u32 TILE = 32 * BLOCK; // columns that have averages and a profile of their own
+
+DEVICE u32 tiles_of(u32 columns) {
+    return (columns + TILE - 1) / TILE;
+}
+
 // Where the root of a column's profile is. Threads next to each other, with a block each, read fours that lie side by
-// side: rows of 32 fours, the first of each block, the second and so on. `PROFILE` in update.rs.
+// side: rows of 32 fours, the first of each block, the second and so on.
 DEVICE u32 profile_place(u32 column) {
     u32 block = column / BLOCK, four = column % BLOCK / 4;
     return ((block / 32 * 4 + four) * 32 + block % 32) * 4 + column % 4;
 }
 
-constexpr u32 GROUP = 64; // rows whose columns are added up together
+// Rows of a panel; of so many panels one is looked at; and so many of those are added up first.
+constexpr u32 GROUP = 16, APART = 4, TOGETHER = 4;
 
-// Sums of columns: of every group of rows of this call, and of the step.
+// Sums of columns: of panels of this call that are looked at, and of the step.
 struct ColumnSums {
-    const float* groups;
+    const float* sums;
     float *step, *averages;
-    u32 count, begins, all_rows;
+    u32 count, begins, ends, looked_at; // so many rows in all
 };
 
-// Adds the groups' sums of a column to those of the step in their order; at its end (`all_rows`, else zero) the
-// average follows.
+// Adds sums of a column to those of the step in their order; at its end the average follows.
 DEVICE void follow_column(const ColumnSums& of, Average average, u32 columns, u32 column) {
     float total = of.begins ? 0.0f : of.step[column];
 #pragma unroll 16
-    for (u32 group = 0; group < of.count; group++) total += of.groups[(u64)group * columns + column];
+    for (u32 at = 0; at < of.count; at++) total += of.sums[(u64)at * columns + column];
     of.step[column] = total;
-    if (of.all_rows) of.averages[column] = follow(average, of.averages[column], total / (float)of.all_rows);
+    if (of.ends && of.looked_at > 0)
+        of.averages[column] = follow(average, of.averages[column], total / (float)of.looked_at);
 }
 
 } // namespace state

@@ -31,27 +31,22 @@ DEVICE float float_of_units(int k) {
     return __uint_as_float((u32)(k + SHIFT_BITS)) - SHIFT;
 }
 
-// k + t in 2^-FRACTION of a unit, to nearest; what is far, or NaN, comes to lie far outside every range.
-template <int FRACTION> DEVICE int position(int k, float t) {
-    t = hold(t, (float)(1 << (29 - FRACTION)));
-    float shifted = t + SHIFT;
-    // The difference is exact, and so is its product with a power of two.
-    int part = (int)__float_as_uint(__fmaf_rn(t - (shifted - SHIFT), (float)(1 << FRACTION), SHIFT)) - SHIFT_BITS;
-    return (k + (int)__float_as_uint(shifted) - SHIFT_BITS) * (1 << FRACTION) + part;
+// ---- whole units of a move of less than 64 ----
+
+// `units::settled` and `units::near`, all of it over 256, where a sum is held within zero and one: from the sum of a move
+// with its luck, whole units above SETTLED, and 64 more; from 128 on, or below zero, where the move is not near.
+constexpr u32 SETTLED = 0x47400000;
+constexpr float PER_256 = 1.0f / 256.0f;
+DEVICE u32 settled(float sum) {
+    return __float_as_uint(__fadd_rd(sum, 49152.0f - 64.0f * PER_256));
 }
 
-// Whole units of positions, rounded down or up as the upper bits of `luck` decide.
-template <int FRACTION, class Luck>
-DEVICE void settle(const int (&positions)[BLOCK], const Luck& luck, int (&k)[BLOCK]) {
-    UNROLL for (int i = 0; i < BLOCK; i++)
-        k[i] = (positions[i] + (int)(luck[i] >> (32 - FRACTION))) >> FRACTION;
-}
-
-// The farthest of positions from zero.
-DEVICE int farthest(const int (&positions)[BLOCK]) {
-    int far = 0;
-    UNROLL for (int i = 0; i < BLOCK; i++) far = max(far, positions[i] < 0 ? -positions[i] : positions[i]);
-    return far;
+// The squares of sixteen numbers: of every fourth one in a row, then two and two of these sums.
+DEVICE float squares(const float (&x)[BLOCK]) {
+    float sums[4];
+    UNROLL for (int i = 0; i < 4; i++) sums[i] = x[i] * x[i];
+    UNROLL for (int i = 4; i < BLOCK; i++) sums[i % 4] = __fmaf_rn(x[i], x[i], sums[i % 4]);
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
 // The bits of the largest magnitude: 0x7F800000 or more when a number is not finite.
@@ -78,13 +73,6 @@ DEVICE float one_over(float x) {
 DEVICE float sixth(float a) {
     float almost = a * (1.0f / 6.0f);
     return __fmaf_rn(__fmaf_rn(-6.0f, almost, a), 1.0f / 6.0f, almost);
-}
-
-// The bits of the smallest magnitude.
-DEVICE u32 smallest_bits(const float (&x)[BLOCK]) {
-    u32 smallest = 0x7FFFFFFF;
-    UNROLL for (int i = 0; i < BLOCK; i++) smallest = min(smallest, __float_as_uint(x[i]) & 0x7FFFFFFF);
-    return smallest;
 }
 
 // Magnitudes between them are tame: in the middle of the range.
@@ -136,6 +124,14 @@ DEVICE u8 to_e4m3(float a) {
 // Magnitude of an E2M1 code in halves, 0 1 2 3 4 6 8 12: one byte of eight.
 DEVICE int halves(u32 code) {
     return (int)__byte_perm(0x03020100, 0x0C080604, code & 7);
+}
+
+// Four codes from number `first` on in halves, a byte each with BIAS more.
+constexpr u32 BIAS = 64;
+DEVICE u32 biased_halves(const u32 (&codes)[2], int first) {
+    // Magnitudes of codes without a sign, then of those with one: of the others only the sign is taken, which is none.
+    u32 four = codes[first / 8] >> (4 * (first % 8));
+    return permuted(0x43424140, 0x4C484644, four) | permuted(0x3D3E3F40, 0x34383A3C, four ^ 0x8888);
 }
 
 DEVICE u32 nibble(const u32* words, int i) {

@@ -4,105 +4,108 @@
 
 namespace state {
 
+// Where `Nvfp4::Spellings` are.
+template <int BITS> DEVICE const void* spellings();
+
 template <int BITS> struct Nvfp4 {
     u32 codes[2];
     u32 rest[REST<BITS>];
     u8 scale;
 
     static constexpr int ONE = 1 << (BITS - 1); // units in one block scale
-    static constexpr int LIMIT = 7 * ONE - 1;   // units
-    static constexpr u32 LOW = (1u << BITS) - 1;
+    static constexpr int LIMIT = 7 * ONE - 1;   // units, and half a unit more
 
-    // ---- spellings: a remainder, and above it a code ----
+    // ---- units: twice those of two elements in the halves of a word ----
 
-    DEVICE u32 spelling(int i) const { return BITS == 8 ? with_code(rest[i / 4], i) : spelling_of_nibbles(i); }
+    // More than there are, so that none is negative.
+    static constexpr int MORE = (int)BIAS * (ONE / 2) + ONE;
 
-    // Where `Tables::units` has a spelling's: remainders that are alike, as all are when a run begins, would lie in one
-    // bank of shared memory and be read one after the other.
-    DEVICE u32 place(int i) const {
-        return BITS == 8 ? with_code(rest[i / 4] ^ four_codes(i) << 1, i) : place_of(spelling_of_nibbles(i));
+    // Four remainders from number `first` on, a byte each with ONE more.
+    DEVICE u32 biased_rests(int first) const {
+        if constexpr (BITS == 8) return rest[first / 4] ^ 0x80808080;
+        u32 word = rest[first / 8] ^ 0x88888888;
+        return __byte_perm(word & 0x0F0F0F0F, word >> 4 & 0x0F0F0F0F, first % 8 < 4 ? 0x5140 : 0x7362);
     }
 
-    static DEVICE u32 place_of(u32 spelling) { return spelling ^ (spelling >> BITS << 1 & LOW); }
-
-    // Where `Tables::spelled` has a number of units: codes are multiples of half of one.
-    static DEVICE u32 place_of_units(int k) { return k + (k >> (BITS - 2)) * 2; }
-
-    // Codes of element i and its neighbours, a byte each.
-    DEVICE u32 four_codes(int i) const {
-        u32 word = codes[i / 8];
-        return __byte_perm(word & 0x0F0F0F0F, word >> 4 & 0x0F0F0F0F, i % 8 < 4 ? 0x5140 : 0x7362);
+    DEVICE void pairs(u32 (&k)[BLOCK / 2]) const {
+        UNROLL for (int i = 0; i < BLOCK / 2; i += 2) {
+            u32 of_codes = biased_halves(codes, 2 * i), rests = biased_rests(2 * i);
+            k[i] = __byte_perm(of_codes, 0, 0x4140) * ONE + __byte_perm(rests, 0, 0x4140) * 2;
+            k[i + 1] = __byte_perm(of_codes, 0, 0x4342) * ONE + __byte_perm(rests, 0, 0x4342) * 2;
+        }
     }
 
-    // Byte i of four, and above it the code. The upper bytes repeat the sign of the code's byte, which is none.
-    DEVICE u32 with_code(u32 four, int i) const { return permuted(four, four_codes(i), i % 4 * 0x1111 + 0xCC40); }
-
-    DEVICE u32 spelling_of_nibbles(int i) const {
-        u32 word = codes[i / 8], low = rest[i / 8];
-        if (i % 2) word >>= 4, low >>= 4;
-        return ((word & 0x0F0F0F0F) << 4 | (low & 0x0F0F0F0F)) >> (8 * (i % 8 / 2)) & 255;
+    static DEVICE u32 half_of(const u32 (&pairs)[BLOCK / 2], int i) {
+        return i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xFFFF;
     }
 
-    static DEVICE int units_of(u32 spelling) {
-        u32 code = spelling >> BITS;
-        int along = halves(code) * (ONE / 2) + ((int)(spelling << (32 - BITS)) >> (32 - BITS));
-        return code & 8 ? -along : along;
+    static DEVICE int units_of(const u32 (&pairs)[BLOCK / 2], int i) { return (int)(half_of(pairs, i) / 2) - MORE; }
+
+    // ---- spellings: a remainder in the lowest byte, a code above it, and above that where the number lies ----
+
+    // Near six or four block scales, between them, beyond.
+    enum Where : u32 { SIX = 1 << 12, BETWEEN = 1 << 13, FOUR = 1 << 14, BEYOND = 1 << 15 };
+
+    static DEVICE bool stays(u32 where) {
+        return !(where & BEYOND) && (where & SIX || (where & (FOUR | BETWEEN)) == FOUR);
     }
 
-    // The value, in units, of the nearest code of k units; zero has no sign. Codes are apart by half the power of two
-    // below them, from one block scale on, so adding enough of that power rounds to them, ties to even.
-    static DEVICE float nearest_code(float k) {
-        constexpr float SMALL = 1.0f / 8192.0f / ONE, ENOUGH = 6291456.0f;
-        float power = fmaxf(__uint_as_float(__float_as_uint(k) & 0x7F800000), (float)ONE);
-        // Five goes to six: from four on, a number counts as a 4096th more.
-        float more = __fmaf_rn(fmaxf(power, 2.0f * ONE), SMALL, -2.0f * ONE * SMALL);
-        float shifted = __fmaf_rn(power, ENOUGH, __fmaf_rn(k, more, k));
-        return __fmaf_rn(power, -ENOUGH, shifted);
+    static constexpr DEVICE u32 where(int k) {
+        int halves = 2 * (k ^ (k >> 31)) / ONE;
+        return halves >= 13 ? BEYOND : halves >= 11 ? SIX : halves >= 9 ? BETWEEN : halves >= 7 ? FOUR : 0;
     }
 
-    // The nearest code of k units, and what remains along its sign.
-    static DEVICE u32 spelled(int k) {
-        float units = float_of_units(k), code = nearest_code(units);
-        float along = __uint_as_float(__float_as_uint(units - code) ^ (__float_as_uint(code) & 0x80000000));
-        // So small, a number has its code above bit 22.
-        u32 top = __float_as_uint(code * __uint_as_float(1u << (24 - BITS)));
-        return (__float_as_uint(along + SHIFT) & LOW) | ((top >> 22 & 7) | (top >> 28 & 8)) << BITS;
+    static constexpr DEVICE u32 spelled(int k) {
+        int a = k ^ (k >> 31);
+        // One comparison per midpoint; half a unit more than `a` is on none of them.
+        u32 code = (4 * a >= ONE) + (4 * a >= 3 * ONE) + (4 * a >= 5 * ONE) + (4 * a >= 7 * ONE) + (2 * a >= 5 * ONE) +
+                   (2 * a >= 7 * ONE) + (a >= 5 * ONE);
+        int of_code = (code < 5 ? (int)code : code == 5 ? 6 : code == 6 ? 8 : 12), units = of_code * (ONE / 2);
+        if (k < 0) units = -units;
+        if (k < 0 && code > 0) code |= 8;
+        return ((u32)(k - units) & ((1u << BITS) - 1)) | code << 8 | where(k);
     }
 
-    // Both ways, for every block of a thread block; LIMIT counts as zero units.
+    // Every number of units that a near move leads to, in whole fours of words.
+    static constexpr int FIRST = -(LIMIT + 1) - 64, COUNT = (LIMIT + 64 - FIRST + 7) / 8 * 8;
+    struct alignas(16) Spellings {
+        u16 of[COUNT];
+
+        constexpr DEVICE Spellings() : of() {
+            for (int at = 0; at < COUNT; at++) of[at] = (u16)spelled(at + FIRST);
+        }
+    };
+
     struct Tables {
-        u16 units[16 << BITS];
-        u16 spelled[2 * LIMIT + 1 + 2 * (2 * LIMIT >> (BITS - 2))];
+        uint4 fours[COUNT / 8];
 
         DEVICE void fill() {
-            for (u32 at = threadIdx.x; at < 16 << BITS; at += blockDim.x) units[place_of(at)] = (u16)(units_of(at) + LIMIT);
-            for (u32 at = threadIdx.x; at < 2 * LIMIT + 1; at += blockDim.x)
-                spelled[place_of_units(at)] = (u16)Nvfp4::spelled((int)at - LIMIT);
+            const uint4* from = (const uint4*)spellings<BITS>();
+            for (int at = threadIdx.x; at < COUNT / 8; at += blockDim.x) fours[at] = from[at];
             __syncthreads();
         }
+
+        // Of twice so many units.
+        DEVICE u32 at(int twice) const { return *(const u16*)((const u8*)fours + (twice - 2 * FIRST)); }
     };
 
     // Codes and remainders of sixteen spellings.
     DEVICE void pack(const u32 (&now)[BLOCK]) {
         UNROLL for (int i = 0; i < 2; i++) {
             const u32* of = now + 8 * i;
-            if constexpr (BITS == 8) {
-                u32 pairs[2];
-                UNROLL for (int j = 0; j < 2; j++) {
-                    // Two remainders below, their codes above.
-                    u32 first = __byte_perm(of[4 * j], of[4 * j + 1], 0x5140);
-                    u32 second = __byte_perm(of[4 * j + 2], of[4 * j + 3], 0x5140);
-                    rest[2 * i + j] = __byte_perm(first, second, 0x5410);
-                    u32 apart = __byte_perm(first, second, 0x7632);
-                    pairs[j] = apart | apart >> 4;
-                }
-                codes[i] = __byte_perm(pairs[0], pairs[1], 0x6420);
-            } else {
-                u32 even = of[0] | of[2] << 8 | of[4] << 16 | of[6] << 24;
-                u32 odd = of[1] | of[3] << 8 | of[5] << 16 | of[7] << 24;
-                rest[i] = (even & 0x0F0F0F0F) | (odd & 0x0F0F0F0F) << 4;
-                codes[i] = (even >> 4 & 0x0F0F0F0F) | (odd & 0xF0F0F0F0);
+            u32 pairs[2], rests[2];
+            UNROLL for (int j = 0; j < 2; j++) {
+                // Two remainders below, their codes above.
+                u32 first = __byte_perm(of[4 * j], of[4 * j + 1], 0x5140);
+                u32 second = __byte_perm(of[4 * j + 2], of[4 * j + 3], 0x5140);
+                rests[j] = __byte_perm(first, second, 0x5410);
+                u32 apart = __byte_perm(first, second, 0x7632);
+                pairs[j] = (apart & 0xFF0FFF0F) | (apart >> 4 & 0x00F000F0);
             }
+            codes[i] = __byte_perm(pairs[0], pairs[1], 0x6420);
+            if constexpr (BITS == 8) rest[2 * i] = rests[0], rest[2 * i + 1] = rests[1];
+            else
+                rest[i] = __byte_perm(rests[0] | rests[0] >> 4, rests[1] | rests[1] >> 4, 0x6420);
         }
     }
 
@@ -119,13 +122,6 @@ template <int BITS> struct Nvfp4 {
         return serves ? chosen : scale;
     }
 
-    // Whether the scale stays under a block whose farthest position is this: near six or four.
-    static DEVICE bool stays(int farthest) {
-        constexpr int half = ONE << 15;
-        int from_six = farthest - 12 * half, from_four = farthest - 8 * half;
-        return (from_six >= -half && from_six <= half) || (from_four >= -half && from_four <= half);
-    }
-
     // ---- moves ----
 
     // The scale and the whole units of a block whose scale may change; false where it stays as it is.
@@ -133,7 +129,7 @@ template <int BITS> struct Nvfp4 {
     DEVICE bool in_values(const int (&k)[BLOCK], float global, const Push& push, const Luck& luck, u8& chosen,
                           int (&now)[BLOCK], Tally& tally) const {
         float unit = e4m3(scale) / (float)ONE, w[BLOCK], delta[BLOCK], moved[BLOCK];
-        UNROLL for (int i = 0; i < BLOCK; i++) w[i] = float_of_units(k[i]) * unit * global;
+        UNROLL for (int i = 0; i < BLOCK; i++) w[i] = (float_of_units(k[i]) + 0.5f) * unit * global;
         push.values(w, delta);
         if (!any(delta)) return false;
         UNROLL for (int i = 0; i < BLOCK; i++) moved[i] = w[i] + delta[i];
@@ -147,9 +143,9 @@ template <int BITS> struct Nvfp4 {
         float per_tensor = 1.0f / global, per_unit = (float)ONE / e4m3(chosen);
         UNROLL for (int i = 0; i < BLOCK; i++) {
             // Under the old scale only the update is rounded: what is stored is whole already.
-            float t = hold((kept ? delta[i] : moved[i]) * per_tensor * per_unit);
+            float t = hold((kept ? delta[i] : moved[i]) * per_tensor * per_unit - (kept ? 0.0f : 0.5f));
             int wanted = (kept ? k[i] : 0) + stochastic(t, luck[i]);
-            now[i] = clamped(wanted, -LIMIT, LIMIT);
+            now[i] = clamped(wanted, ~LIMIT, LIMIT);
             tally.saturated += now[i] != wanted;
         }
         return true;
@@ -158,44 +154,58 @@ template <int BITS> struct Nvfp4 {
     // A move of less than 64 units under a scale that stays.
     template <class Luck>
     DEVICE Moved update_near(const Tables& tables, float global, const Push& push, const Luck& luck, Tally& tally) {
-        int k[BLOCK], now[BLOCK];
-        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = tables.units[place(i)];
-        Near<16, LIMIT> near;
-        near.move(k, push, push.size / (e4m3(scale) / (float)ONE * global), luck, now);
-        if (near.wild()) return NOT_NEAR;
-        if (!stays(near.farthest())) return NO_STAY;
-        spell(tables, true, k, now, tally);
+        u32 k[BLOCK / 2], moves[BLOCK], now[BLOCK];
+        pairs(k);
+        push.settle([&](int i) { return units_of(k, i); }, push.size / (e4m3(scale) / (float)ONE * global), luck, moves);
+        u32 any = 0, all = ~0u, where = 0;
+        UNROLL for (int i = 0; i < BLOCK / 2; i++) {
+            u32 both = __byte_perm(moves[2 * i], moves[2 * i + 1], 0x5410);
+            any |= both, all &= both, k[i] += 2 * both;
+        }
+        if (any & 0xFF80FF80) return NOT_NEAR;
+        UNROLL for (int i = 0; i < BLOCK; i++) now[i] = tables.at((int)half_of(k, i) - 2 * (MORE + 64)), where |= now[i];
+        if (!stays(where)) return NO_STAY;
+        // Where nothing moves, all keep their bits, however they are spelled.
+        if (any != 0x00400040 || all != 0x00400040) put(now, tally);
         return DONE;
     }
 
     // Another one, for the reason that was given.
     template <class Luck>
-    DEVICE void update_far(const Tables& tables, float global, const Push& push, const Luck& luck, Moved why,
-                           Tally& tally) {
-        int k[BLOCK], positions[BLOCK], now[BLOCK];
-        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = tables.units[place(i)] - LIMIT;
-        bool stay = false;
-        if (why == NOT_NEAR) {
-            push.positions<16>(k, e4m3(scale) / (float)ONE * global, positions);
-            stay = stays(farthest(positions));
-        }
+    DEVICE void update_far(float global, const Push& push, const Luck& luck, Moved why, Tally& tally) {
+        int k[BLOCK], now[BLOCK];
+        u32 both[BLOCK / 2], spellings[BLOCK], all = 0;
+        pairs(both);
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units_of(both, i);
         u8 chosen = scale;
-        if (stay) settle<16>(positions, luck, now);
-        else if (!in_values(k, global, push, luck, chosen, now, tally)) return;
-        UNROLL for (int i = 0; i < BLOCK; i++) k[i] += LIMIT, now[i] += LIMIT;
-        spell(tables, chosen == scale, k, now, tally);
+        if (why == NOT_NEAR) {
+            push.whole_units(k, e4m3(scale) / (float)ONE * global, luck, now);
+            UNROLL for (int i = 0; i < BLOCK; i++) now[i] += k[i], all |= where(now[i]);
+        }
+        if (!stays(all) && !in_values(k, global, push, luck, chosen, now, tally)) return;
+        bool same = chosen == scale;
+        UNROLL for (int i = 0; i < BLOCK; i++) same &= now[i] == k[i], spellings[i] = spelled(now[i]);
+        if (!same) put(spellings, tally);
         tally.rescaled += chosen != scale;
         scale = chosen;
     }
 
-    // What has not moved, under a scale that is kept, keeps its bits, however they are spelled.
-    DEVICE void spell(const Tables& tables, bool kept, const int (&k)[BLOCK], const int (&now)[BLOCK], Tally& tally) {
-        u32 spellings[BLOCK], old[2] = {codes[0], codes[1]};
-        UNROLL for (int i = 0; i < BLOCK; i++)
-            spellings[i] = kept && now[i] == k[i] ? spelling(i) : tables.spelled[place_of_units(now[i])];
+    DEVICE void put(const u32 (&spellings)[BLOCK], Tally& tally) {
+        u32 old[2] = {codes[0], codes[1]};
         pack(spellings);
         tally.changed += nibbles_changed(old, codes);
     }
 };
+
+__device__ const Nvfp4<8>::Spellings SPELLINGS_BYTE;
+__device__ const Nvfp4<4>::Spellings SPELLINGS_NIBBLE;
+
+template <> DEVICE const void* spellings<8>() {
+    return &SPELLINGS_BYTE;
+}
+
+template <> DEVICE const void* spellings<4>() {
+    return &SPELLINGS_NIBBLE;
+}
 
 } // namespace state

@@ -29,10 +29,14 @@ pub fn decode_block<const BITS: u32>(
 /// Weights of the forward pass: the codes alone, bit for bit `nvfp4::decode_row` but for the sign of zero.
 #[inline(always)]
 pub fn forward_block(codes: &[u8; BLOCK / 2], scale: u8, tensor_scale: f32) -> [f32; BLOCK] {
-    decode_block::<4>(codes, scale, &[0; BLOCK / 2], tensor_scale)
+    let (unit, mut w) = (e4m3::decode(scale) / per_one::<8>() as f32, [0.0; BLOCK]);
+    for (w, code) in w.iter_mut().zip(units::unpack(codes)) {
+        *w = code_units::<8>(code) as f32 * unit * tensor_scale;
+    }
+    w
 }
 
-/// Remainders, to nearest, of `x` under codes and scale that a quantiser chose for it.
+/// Remainders of `x` under codes and scale that a quantiser chose for it: those of the unit it lies in.
 #[inline(always)]
 pub fn import_block<const BITS: u32>(
     x: &[f32; BLOCK],
@@ -47,9 +51,11 @@ pub fn import_block<const BITS: u32>(
         let codes = units::unpack(codes);
         for i in 0..BLOCK {
             let t = units::hold(x[i] * (1.0 / tensor_scale) * inverse);
-            let along = if codes[i] & 8 == 0 { t } else { -t };
-            let magnitude = units::halves(codes[i]) * (per_one::<BITS>() / 2);
-            rest[i] = (units::nearest(along) - magnitude).clamp(-per_one::<BITS>(), per_one::<BITS>() - 1);
+            let whole = t as i32;
+            let beyond = t - whole as f32;
+            // Between two units neighbours go to either side, so that nothing leans.
+            let k = whole - i32::from(beyond < 0.0 || beyond == 0.0 && i % 2 == 1);
+            rest[i] = (k - code_units::<BITS>(codes[i])).clamp(-per_one::<BITS>(), per_one::<BITS>() - 1);
         }
     }
     units::write::<BITS>(&rest, remainder);
@@ -63,13 +69,14 @@ pub fn update_block<const BITS: u32>(
     push: &Push<'_>,
     bits: &[u32; BLOCK],
 ) -> Tally {
-    let old_codes = units::unpack(block.codes);
-    let old_rest = units::read::<BITS>(block.remainder);
-    let k = join::<BITS>(&old_codes, &old_rest);
+    let k = join::<BITS>(&units::unpack(block.codes), &units::read::<BITS>(block.remainder));
     let unit = e4m3::decode(*block.scale) / per_one::<BITS>() as f32 * tensor_scale;
-    let positions = push.positions::<16>(&k, unit);
-    let (scale, new, saturated) = if stays::<BITS>(units::farthest(&positions)) {
-        (*block.scale, units::settle::<16>(&positions, bits), 0)
+    let mut new = push.whole_units(&k, unit, bits);
+    for (new, k) in new.iter_mut().zip(&k) {
+        *new += k;
+    }
+    let (scale, new, saturated) = if stays::<BITS>(farthest(&new)) {
+        (*block.scale, new, 0)
     } else {
         match in_values::<BITS>(&k, *block.scale, tensor_scale, push, bits) {
             Ok(moved) => moved,
@@ -77,12 +84,10 @@ pub fn update_block<const BITS: u32>(
         }
     };
     let kept = scale == *block.scale;
-    let (mut codes, mut rest) = split::<BITS>(&new);
-    for i in 0..BLOCK {
-        let stays = kept && new[i] == k[i];
-        codes[i] = if stays { old_codes[i] } else { codes[i] };
-        rest[i] = if stays { old_rest[i] } else { rest[i] };
+    if kept && new == k {
+        return Tally { saturated, ..Tally::default() };
     }
+    let (codes, rest) = split::<BITS>(&new);
     let packed = units::pack(&codes);
     let changed = units::nibbles_changed(block.codes, &packed);
     (*block.codes, *block.scale) = (packed, scale);
@@ -90,11 +95,17 @@ pub fn update_block<const BITS: u32>(
     Tally { changed, rescaled: u64::from(!kept), saturated, ..Tally::default() }
 }
 
-/// Whether the scale stays under a block whose farthest position is this: near six or four.
+/// Whole units of the farthest weight's magnitude, which is half a unit more.
+#[inline(always)]
+fn farthest(k: &[i32; BLOCK]) -> i32 {
+    units::fold(k.map(|k| k ^ (k >> 31)), i32::max)
+}
+
+/// Whether the scale stays under a block whose farthest is this: near six or four.
 #[inline(always)]
 fn stays<const BITS: u32>(farthest: i32) -> bool {
-    let half = per_one::<BITS>() << 15;
-    let near = |code: i32| (farthest - 2 * code * half).abs() <= half;
+    let half = per_one::<BITS>() / 2;
+    let near = |code: i32| ((2 * code - 1) * half..(2 * code + 1) * half).contains(&farthest);
     near(6) || near(4)
 }
 
@@ -122,8 +133,8 @@ fn in_values<const BITS: u32>(
     }
     let scale = next_scale(old, f32::from_bits(largest), tensor_scale);
     // Under the old scale only the update is rounded: what is stored is whole already.
-    let (origin, moves) = if scale == old { (*k, delta) } else { ([0; BLOCK], w) };
-    let (new, saturated) = advance::<BITS>(&origin, &moves, scale, tensor_scale, bits);
+    let (origin, moves, half) = if scale == old { (*k, delta, 0.0) } else { ([0; BLOCK], w, 0.5) };
+    let (new, saturated) = advance::<BITS>(&origin, (&moves, half), scale, tensor_scale, bits);
     Ok((scale, new, saturated))
 }
 
@@ -138,42 +149,46 @@ const fn per_one<const BITS: u32>() -> i32 {
 fn join<const BITS: u32>(codes: &[u32; BLOCK], rest: &[i32; BLOCK]) -> [i32; BLOCK] {
     let mut k = [0; BLOCK];
     for i in 0..BLOCK {
-        let along = units::halves(codes[i]) * (per_one::<BITS>() / 2) + rest[i];
-        k[i] = if codes[i] & 8 == 0 { along } else { -along };
+        k[i] = code_units::<BITS>(codes[i]) + rest[i];
     }
     k
 }
 
-/// Nearest code and what remains along its sign.
+/// Units of a code.
+#[inline(always)]
+fn code_units<const BITS: u32>(code: u32) -> i32 {
+    let magnitude = units::halves(code) * (per_one::<BITS>() / 2);
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// Nearest code and what remains.
 #[inline(always)]
 fn split<const BITS: u32>(k: &[i32; BLOCK]) -> ([u32; BLOCK], [i32; BLOCK]) {
     let unit = per_one::<BITS>();
     let (mut codes, mut rest) = ([0; BLOCK], [0; BLOCK]);
     for i in 0..BLOCK {
-        let a = k[i].abs();
-        // One comparison per midpoint; `>=` where the upper neighbour takes the tie.
-        let magnitude = u32::from(4 * a > unit)
+        let a = k[i] ^ (k[i] >> 31);
+        // One comparison per midpoint; half a unit more than `a` is on none of them.
+        let magnitude = u32::from(4 * a >= unit)
             + u32::from(4 * a >= 3 * unit)
-            + u32::from(4 * a > 5 * unit)
+            + u32::from(4 * a >= 5 * unit)
             + u32::from(4 * a >= 7 * unit)
-            + u32::from(2 * a > 5 * unit)
+            + u32::from(2 * a >= 5 * unit)
             + u32::from(2 * a >= 7 * unit)
             + u32::from(a >= 5 * unit);
-        let along = a - units::halves(magnitude) * (unit / 2);
-        let negative = k[i] < 0;
-        codes[i] = magnitude | if negative && magnitude > 0 { 8 } else { 0 };
-        rest[i] = if negative && magnitude == 0 { -along } else { along };
+        codes[i] = magnitude | if k[i] < 0 && magnitude > 0 { 8 } else { 0 };
+        rest[i] = k[i] - code_units::<BITS>(codes[i]);
     }
     (codes, rest)
 }
 
-/// The weights that whole units stand for: (k * s) * g, rounded once.
+/// The weights that whole units stand for: ((k + 1/2) * s) * g, rounded once.
 #[inline(always)]
 fn values<const BITS: u32>(k: &[i32; BLOCK], scale: u8, tensor_scale: f32) -> [f32; BLOCK] {
     let unit = e4m3::decode(scale) / per_one::<BITS>() as f32;
     let mut w = [0.0; BLOCK];
     for (w, k) in w.iter_mut().zip(k) {
-        *w = *k as f32 * unit * tensor_scale;
+        *w = (*k as f32 + 0.5) * unit * tensor_scale;
     }
     w
 }
@@ -191,11 +206,11 @@ fn next_scale(old: u8, amax: f32, tensor_scale: f32) -> u8 {
     if serves { chosen } else { old }
 }
 
-/// origin + moves / unit in whole units, held in range; also how many were held.
+/// origin + moves / unit - half in whole units, held in range; also how many were held.
 #[inline(always)]
 fn advance<const BITS: u32>(
     origin: &[i32; BLOCK],
-    moves: &[f32; BLOCK],
+    (moves, half): (&[f32; BLOCK], f32),
     scale: u8,
     tensor_scale: f32,
     bits: &[u32; BLOCK],
@@ -205,9 +220,9 @@ fn advance<const BITS: u32>(
     let mut k = [0; BLOCK];
     let mut saturated = 0;
     for i in 0..BLOCK {
-        let t = units::hold(moves[i] * per_tensor * per_unit);
+        let t = units::hold(moves[i] * per_tensor * per_unit - half);
         let wanted = origin[i] + units::stochastic(t, bits[i]);
-        k[i] = wanted.clamp(-limit, limit);
+        k[i] = wanted.clamp(!limit, limit);
         saturated += u32::from(k[i] != wanted);
     }
     (k, u64::from(saturated))
@@ -219,34 +234,23 @@ mod tests {
 
     fn split_is_exact_nearest_and_odd<const BITS: u32>() {
         let unit = per_one::<BITS>();
-        for k in -(7 * unit - 1)..=7 * unit - 1 {
+        for k in -7 * unit..7 * unit {
             let ([code, mirrored, ..], [rest, mirrored_rest, ..]) =
-                split::<BITS>(&std::array::from_fn(|i| if i == 0 { k } else { -k }));
-            let magnitude = |code| units::halves(code) * unit / 2;
+                split::<BITS>(&std::array::from_fn(|i| if i == 0 { k } else { !k }));
             assert!((-unit..unit).contains(&rest), "{k}: {rest}");
             assert_eq!(join::<BITS>(&[code; BLOCK], &[rest; BLOCK])[0], k);
-            assert_eq!(magnitude(code), magnitude(mirrored));
-            assert_eq!(join::<BITS>(&[mirrored; BLOCK], &[mirrored_rest; BLOCK])[0], -k);
-            assert!(
-                (0..8).all(|other| (k.abs() - magnitude(other)).abs() >= (k.abs() - magnitude(code)).abs())
-            );
+            assert_eq!(code_units::<BITS>(code), -code_units::<BITS>(mirrored));
+            assert_eq!(rest, !mirrored_rest);
+            // In half units, of which k has an odd number: there are no ties.
+            let distance = |code: u32| (2 * k + 1 - 2 * code_units::<BITS>(code)).abs();
+            assert!((0..16).all(|other| distance(other) >= distance(code)), "{k}");
         }
-        assert_eq!(split::<BITS>(&[5 * unit; BLOCK]).0[0], 7);
-        assert_eq!(split::<BITS>(&[-5 * unit; BLOCK]).0[0], 15);
     }
 
     #[test]
     fn every_number_of_units_splits_into_its_nearest_code_and_back() {
         split_is_exact_nearest_and_odd::<8>();
         split_is_exact_nearest_and_odd::<4>();
-    }
-
-    #[test]
-    fn ties_go_to_the_even_code_except_at_five() {
-        for (k, code) in [(2, 0), (6, 2), (10, 2), (14, 4), (20, 4), (28, 6), (40, 7)] {
-            assert_eq!(split::<4>(&[k; BLOCK]).0[0], code, "{k} / 8");
-            assert_eq!(split::<8>(&[16 * k; BLOCK]).0[0], code, "{k} / 8");
-        }
     }
 
     #[test]

@@ -1,24 +1,24 @@
 //! Weights that learn: one NVFP4 plane, and an n-bit remainder under the same sticky block scale.
 //!
 //! ```text
-//! w = s * sign(c) * (|c| + r / U),   s = E4M3 block scale * tensor scale,  U = 2^(n-1) units
+//! w = s * (c + (r + 1/2) / U),   s = E4M3 block scale * tensor scale,  U = 2^(n-1) units
 //! c  the E2M1 code: exactly what the forward pass uses and what is exported
 //! r  in -U..U-1, in two's complement: n = 8 a byte (U = 128), n = 4 a nibble (U = 8)
 //! ```
 //!
-//! **Units.** k = w / (s / U) is always a whole number, |k| at most 7 U - 1: the largest code, 6, and
-//! almost 1 beyond it. The remainder reaches over half of every gap, the one from 4 to 6 included,
-//! where half the gap is U units.
+//! **Units.** A weight lies in the middle of a unit: w / (s / U) = k + 1/2 with a whole k from -7 U to 7 U - 1, so up
+//! to the largest code, 6, and almost 1 beyond it. The remainder reaches over half of every gap, the one from 4 to 6
+//! included, where half the gap is U units. From k to !k is from w to -w, and no weight lies half way between
+//! two codes: there is no tie to break, nothing leans to either side, and the code of k is that of k / (U / 4)
+//! rounded down.
 //!
 //! **Round first, then split.** An update moves k by delta / (s / U), rounded stochastically to whole
-//! units (a weight decays by its share of k: no value is computed while the scale stays), and the new k is split into the nearest code and what remains. Ties go to the even code, as
-//! in `e2m1`, but 5 goes to 6: 4 would need r = +U. Since r counts along the sign of the code,
-//! splitting -k gives the negated halves of splitting k; were r a plain summand, -5 would have to go
-//! to -4, and the plane would lean to the positive side. A code whose magnitude is zero is written 0,
-//! with the sign in r. An element whose k stays keeps its bytes, whatever spelling they have.
+//! units (a weight decays by its share of k: no value is computed while the scale stays), and the new k is split into
+//! the nearest code and what remains. A code whose magnitude is zero is written 0, with the sign in r. A block in
+//! which no k moves keeps its bytes, whatever spelling they have.
 //!
-//! **The scale is sticky.** It is kept while the largest |w| of the block lies within s / 2 of 6 s or of
-//! 4 s, where w is not rounded yet and counts in units of s / U / 2^16: luck decides nothing. Otherwise it becomes the nearest E4M3 of largest / 6, clamped to [2^-6, 448], which puts the
+//! **The scale is sticky.** It is kept while the largest |w| of the block, rounded, lies within s / 2 of 6 s or of
+//! 4 s. Otherwise, where the largest is not rounded yet, the same holds or it becomes the nearest E4M3 of largest / 6, clamped to [2^-6, 448], which puts the
 //! largest at 5.6 to 6.4; then all sixteen are rounded stochastically in the new units, at once
 //! with the update. A scale is only raised by what is too large and only lowered by what is too
 //! small, so a block at either end of E4M3 keeps its scale. Around 4, since `FourOverSix` and `Search`
