@@ -113,7 +113,6 @@ static inline unsigned permuted(unsigned low, unsigned high, unsigned choice) {
     return chosen;
 }
 static inline float about_one_over(float x) { return 1.0f / x; }
-static inline unsigned anew(unsigned x) { return x; }
 static inline float held(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
 static inline float held_fma(float a, float b, float c) { return held(fmaf(a, b, c)); }
 static inline float held_sum(float a, float b) { return held(a + b); }

@@ -2,7 +2,8 @@
 //! `halfbyte_formats::state` defines for a block of 16.
 //!
 //! Matrices and tables have factored second moments; vectors, and for comparison all, one per element. Rows
-//! may come in parts, from the first to the last. Kept, all row after row, rows padded to whole blocks:
+//! may come in parts, from the first to the last; in parts of 256 rows they give the bytes that all give at once,
+//! since columns' squares are added up by so many. Kept, all row after row, rows padded to whole blocks:
 //!
 //! | buffer | matrix | vector |
 //! |---|---|---|

@@ -47,7 +47,7 @@ const TRAINING: [&str; 12] = [
     "240",
 ];
 
-/// See it all in a minute: a small model learns who it is, in four bits
+/// See it all: a small model learns who it is, in four bits
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   halfbyte demo

@@ -19,12 +19,6 @@ DEVICE u32 permuted(u32 low, u32 high, u32 choice) {
     return d;
 }
 
-// x, of which the compiler knows nothing: what follows from it is computed again, not kept.
-DEVICE u32 anew(u32 x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // a b + c, held within zero and one; NaN is zero.
 DEVICE float held_fma(float a, float b, float c) {
     float y;
