@@ -15,7 +15,7 @@ pub enum Isa {
     Avx2,
     /// 512-bit.
     Avx512,
-    /// 512-bit, and bf16 tiles for many tokens.
+    /// 512-bit with conversion to bf16, and bf16 tiles for many tokens.
     Amx,
 }
 
@@ -69,10 +69,11 @@ impl Isa {
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512bf16")
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx => Isa::Avx512.available() && crate::tiles::available(),
+            Isa::Amx => {
+                Isa::Avx512.available() && is_x86_feature_detected!("avx512bf16") && crate::tiles::available()
+            }
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 | Isa::Amx => false,
         }
@@ -96,7 +97,7 @@ macro_rules! for_isa {
             #[inline(always)]
             fn plain($($arg: $ty),*) $(-> $ret)? $body
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
             fn avx512($($arg: $ty),*) $(-> $ret)? {
                 plain($($arg),*)
             }

@@ -88,7 +88,7 @@ impl Tiles {
     /// Puts 32 positions of one head, whole tiles of a bf16 cache, from rows `stride` values apart.
     ///
     /// # Safety
-    /// AVX-512 is there; at `x` lie 32 rows of the head's width, a multiple of 32.
+    /// AVX-512 with conversion to bf16 is there; at `x` lie 32 rows of the head's width, a multiple of 32.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
     pub(crate) unsafe fn write_squares(

@@ -1,5 +1,5 @@
 //! Cross-entropy over chunks of the vocabulary: the reference's own lines, compiled for the instruction set. What is made
-//! of logits and rounded is written by hand for AVX-512.
+//! of logits and rounded is written by hand for AMX's set.
 
 use halfbyte_ops::loss::{self, STATE};
 #[cfg(target_arch = "x86_64")]
@@ -36,7 +36,7 @@ fn input_gradient_row(target: u32, state: &[f32], weight: f32, of_target: &[f32]
 /// Whether a row is rounded in registers: whole units, which need no padding.
 #[cfg(target_arch = "x86_64")]
 fn fits(isa: Isa, logits: &[f32]) -> bool {
-    isa >= Isa::Avx512 && logits.len().is_multiple_of(UNIT)
+    isa == Isa::Amx && logits.len().is_multiple_of(UNIT)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -112,7 +112,7 @@ pub(crate) fn exponentials(
             unsafe { (state.slice_mut(row * STATE, STATE), sums_place.slice_mut(row * columns, columns)) };
         match out {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: AVX-512 was found.
+            // SAFETY: AMX was found, and conversion to bf16 with it.
             Some(out) if fits(isa, logits) => unsafe {
                 exponentials_in_registers(logits, first, targets[row], state, sums, out);
             },
@@ -140,7 +140,7 @@ pub(crate) fn gradient(
         let (target, state) = (targets[row], unsafe { state.slice(row * STATE, STATE) });
         match out {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: AVX-512 was found.
+            // SAFETY: AMX was found, and conversion to bf16 with it.
             Some(out) if fits(isa, logits) && target != loss::UNTRAINED => unsafe {
                 gradient_in_registers(logits, (target as usize).wrapping_sub(first), state, weight, out);
             },

@@ -149,6 +149,15 @@ pub(crate) fn widen(x: &mut NarrowRow, out: &mut [f32]) {
 }
 }
 
+/// Some values, mostly 16: a call to copy these would take longer than the copy.
+#[inline(always)]
+pub(crate) fn copy(from: &[f32], to: &mut [f32]) {
+    match (<&[f32; PANEL]>::try_from(from), <&mut [f32; PANEL]>::try_from(&mut *to)) {
+        (Ok(from), Ok(to)) => *to = *from,
+        _ => to.copy_from_slice(from),
+    }
+}
+
 /// Where an op puts rows that are wide or narrow.
 #[derive(Clone, Copy)]
 pub(crate) enum Output {
@@ -174,7 +183,7 @@ impl Output {
         unsafe {
             match self {
                 Output::Wide(start, columns) => {
-                    start.slice_mut(row * columns + first, x.len()).copy_from_slice(x);
+                    copy(x, start.slice_mut(row * columns + first, x.len()));
                 }
                 Output::Narrow(rows) => rows.row(row).put(first, x),
             }
@@ -191,10 +200,17 @@ impl Output {
         unsafe {
             match self {
                 Output::Wide(start, columns) => {
-                    x.copy_from_slice(start.slice(row * columns + first, x.len()));
+                    copy(start.slice(row * columns + first, x.len()), x);
                 }
                 Output::Narrow(rows) => {
                     let mut row = rows.row(row);
+                    if let (0, Ok(x)) = (first % PANEL, <&mut [f32; PANEL]>::try_from(&mut *x)) {
+                        let half = &row.line(first / LINE).as_chunks::<PANEL>().0[first / PANEL % 2];
+                        for i in 0..PANEL {
+                            x[i] = bf16::decode(half[i]);
+                        }
+                        return;
+                    }
                     for (at, x) in (first..).zip(x) {
                         *x = bf16::decode(row.line(at / LINE)[at % LINE]);
                     }

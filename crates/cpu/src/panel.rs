@@ -174,18 +174,24 @@ pub(crate) fn scale(weight: &Weight, memory: &[u8]) -> f32 {
 /// Decodes a unit, for kernels without instructions of their own for the format.
 #[inline(always)]
 pub(crate) fn decode(format: WeightFormat, unit: &[u8], out: &mut Decoded) {
-    match format {
-        WeightFormat::F32 => decode_f32(unit, out),
-        WeightFormat::Bf16 => decode_bf16(unit, out),
-        WeightFormat::Int8 => decode_int8(unit, out),
-        WeightFormat::Nvfp4 => decode_nvfp4(unit, out),
+    for (block, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+        decode_block(format, unit, block, out);
     }
 }
 
+/// Decodes 16 positions of a unit.
 #[inline(always)]
-fn decode_f32(unit: &[u8], out: &mut Decoded) {
-    for (out, bytes) in out.as_flattened_mut().iter_mut().zip(unit.as_chunks::<4>().0) {
-        *out = f32::from_le_bytes(*bytes);
+pub(crate) fn decode_block(format: WeightFormat, unit: &[u8], block: usize, out: &mut [[f32; PANEL]; BLOCK]) {
+    match format {
+        WeightFormat::F32 => {
+            let values = &unit.as_chunks::<4>().0[block * BLOCK * PANEL..];
+            for (out, bytes) in out.as_flattened_mut().iter_mut().zip(values) {
+                *out = f32::from_le_bytes(*bytes);
+            }
+        }
+        WeightFormat::Bf16 => decode_bf16(&unit[block * BLOCK * PANEL * 2..], out),
+        WeightFormat::Int8 => decode_int8(unit, block, out),
+        WeightFormat::Nvfp4 => decode_nvfp4(unit, block, out),
     }
 }
 
@@ -210,11 +216,10 @@ pub(crate) fn power(e: u8) -> f32 {
 }
 
 #[inline(always)]
-fn decode_int8(unit: &[u8], out: &mut Decoded) {
+fn decode_int8(unit: &[u8], block: usize, out: &mut [[f32; PANEL]; BLOCK]) {
     let (scales, codes) = unit.split_at(UNIT);
-    let (codes, _) = codes.as_chunks::<PANEL>();
-    for (k, (out, codes)) in out.iter_mut().zip(codes).enumerate() {
-        let scales = &scales[k / BLOCK * PANEL..][..PANEL];
+    let (scales, codes) = (&scales[block * PANEL..][..PANEL], &codes.as_chunks::<PANEL>().0[block * BLOCK..]);
+    for (out, codes) in out.iter_mut().zip(codes) {
         for lane in 0..PANEL {
             out[lane] = f32::from(codes[lane] as i8) * power(scales[lane]);
         }
@@ -231,20 +236,17 @@ pub(crate) fn e2m1(code: u32) -> f32 {
 }
 
 #[inline(always)]
-fn decode_nvfp4(unit: &[u8], out: &mut Decoded) {
+fn decode_nvfp4(unit: &[u8], block: usize, out: &mut [[f32; PANEL]; BLOCK]) {
     let (scales, codes) = unit.split_at(UNIT);
-    let (dwords, _) = codes.as_chunks::<4>();
-    for block in 0..UNIT / BLOCK {
-        let mut scale = [0.0f32; PANEL];
-        for (scale, byte) in scale.iter_mut().zip(&scales[block * PANEL..]) {
-            *scale = e4m3::decode(*byte);
-        }
-        for j in 0..BLOCK {
-            let k = block * BLOCK + j;
-            let (dwords, shift) = (&dwords[k / 8 * PANEL..][..PANEL], k % 8 * 4);
-            let out = &mut out[k];
+    let mut scale = [0.0f32; PANEL];
+    for (scale, byte) in scale.iter_mut().zip(&scales[block * PANEL..]) {
+        *scale = e4m3::decode(*byte);
+    }
+    let dwords = &codes.as_chunks::<4>().0.as_chunks::<PANEL>().0[block * 2..][..2];
+    for (out, dwords) in out.chunks_exact_mut(8).zip(dwords) {
+        for (j, out) in out.iter_mut().enumerate() {
             for lane in 0..PANEL {
-                out[lane] = e2m1(u32::from_le_bytes(dwords[lane]) >> shift) * scale[lane];
+                out[lane] = e2m1(u32::from_le_bytes(dwords[lane]) >> (4 * j)) * scale[lane];
             }
         }
     }

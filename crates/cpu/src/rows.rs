@@ -1,5 +1,5 @@
 //! Ops that go row by row: the reference's own lines, compiled for the instruction set. Only the
-//! norm that rounds its output is written by hand for AVX-512.
+//! norm that rounds its output is written by hand for AMX's set.
 
 use halfbyte_ops::error::check;
 #[cfg(target_arch = "x86_64")]
@@ -26,8 +26,8 @@ fn norm_narrow_in_lanes(x: &[f32], gain: &[f32], eps: f32, out: &mut NarrowRow) 
 
 fn norm_narrow(isa: Isa, x: &[f32], gain: &[f32], eps: f32, out: &mut NarrowRow) {
     #[cfg(target_arch = "x86_64")]
-    if isa >= Isa::Avx512 && x.len().is_multiple_of(UNIT) {
-        // SAFETY: AVX-512 was found.
+    if isa == Isa::Amx && x.len().is_multiple_of(UNIT) {
+        // SAFETY: AMX was found, and conversion to bf16 with it.
         return unsafe { norm_narrow_in_registers(x, gain, eps, out) };
     }
     norm_narrow_in_lanes(isa, x, gain, eps, out);

@@ -32,7 +32,7 @@ pub(crate) type Rows<'a> = [&'a Tile; 2];
 /// Rounded f32 rows, `stride` values apart. Of rows and columns so many exist, zeros follow.
 ///
 /// # Safety
-/// AVX-512 is there; at `x` lie these rows, and nobody writes them.
+/// AVX-512 with conversion to bf16 is there; at `x` lie these rows, and nobody writes them.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(crate) unsafe fn of_values(
     x: *const f32,

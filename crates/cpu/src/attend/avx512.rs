@@ -10,7 +10,7 @@ use crate::keys::{Side, Tiles};
 
 /// # Safety
 /// The machine has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 pub(super) unsafe fn query(
     task: &Task<'_>,
     q: &[f32],

@@ -66,8 +66,7 @@ pub(crate) fn store(cpu: &mut Cpu, k: Rows, v: Rows, start: usize, cache: &Cache
     let sources = [(Side::Keys, cpu.arena.rows("store", k)?), (Side::Values, cpu.arena.rows("store", v)?)];
     let (isa, tokens, head_dim, kv_heads) = (cpu.isa, k.rows, cache.head_dim, cache.kv_heads);
     #[cfg(target_arch = "x86_64")]
-    let in_squares =
-        isa >= Isa::Avx512 && cache.format == CacheFormat::Bf16 && head_dim.is_multiple_of(SQUARE);
+    let in_squares = isa == Isa::Amx && cache.format == CacheFormat::Bf16 && head_dim.is_multiple_of(SQUARE);
     // A head's keys or values are one chunk, so no two threads write the same tile.
     let chunk = |chunk: usize, _| {
         let (side, source) = sources[chunk % 2];
@@ -78,7 +77,7 @@ pub(crate) fn store(cpu: &mut Cpu, k: Rows, v: Rows, start: usize, cache: &Cache
         while t < tokens {
             #[cfg(target_arch = "x86_64")]
             if in_squares && (start + t).is_multiple_of(KEYS) && tokens - t >= KEYS {
-                // SAFETY: AVX-512 was found; 32 rows of this head.
+                // SAFETY: AMX was found; 32 rows of this head.
                 unsafe {
                     let x = source.pointer().add((t * kv_heads + head) * head_dim);
                     tiles.write_squares(memory, side, head, start + t, x, kv_heads * head_dim);

@@ -1,14 +1,18 @@
-//! The kernel for few tokens in AVX-512: a unit is decoded in registers, 16 outputs at once.
+//! The kernel without tiles in AVX-512: a unit is decoded in registers, 16 outputs at once.
 //!
 //! NVFP4: a dword of eight nibbles per output; a nibble indexes a register of the 16 values
 //! (`vpermps` looks at the low four bits alone), the block's scale multiplies, two chains add.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use halfbyte_ops::WeightFormat;
-use halfbyte_ops::tensor::{PANEL, UNIT};
+use halfbyte_ops::tensor::{BLOCK, PANEL, UNIT};
 
-use super::{Ahead, Panels};
+use super::job::Panel;
+use super::{Ahead, Panels, Sums};
+use crate::panel::Decoded;
+use crate::vector;
 
 /// Bytes that are asked for ahead of their use in a long panel: the memory's answer takes that
 /// long. Of short panels it is the next pair that is asked for.
@@ -142,9 +146,82 @@ impl Decode for F32 {
     }
 }
 
-/// sums[p][t] = panel p times token t, for one or two panels side by side and one to four tokens
-/// of `x` (`[t][units * 64]`). Two panels, because a chain of additions alone would wait for
-/// itself. What comes `ahead` is asked for.
+/// A panel decoded to f32, as `lanes::decode_panel`. False: not of what is not a weight.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn decode_panel(panel: &Panel<'_>, out: &mut [Decoded]) -> bool {
+    let format = match panel {
+        Panel::Rows(format, _) => *format,
+        Panel::Columns(weight, _) => weight.format,
+        Panel::Channels(..) => return false,
+    };
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match format {
+            WeightFormat::Nvfp4 => decode::<Nvfp4>(panel, out),
+            WeightFormat::Int8 => decode::<Int8>(panel, out),
+            WeightFormat::Bf16 => decode::<Bf16>(panel, out),
+            WeightFormat::F32 => decode::<F32>(panel, out),
+        }
+    }
+    true
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn decode<D: Decode>(panel: &Panel<'_>, out: &mut [Decoded]) {
+    match panel {
+        Panel::Rows(_, kept) => {
+            for (out, unit) in out.iter_mut().zip(kept.chunks_exact(D::UNIT_BYTES)) {
+                for (block, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+                    // SAFETY: a whole unit.
+                    unsafe { decode_block::<D>(unit, block, out) };
+                }
+            }
+        }
+        Panel::Columns(weight, first) => {
+            let (at, block) = (first / UNIT * D::UNIT_BYTES, first % UNIT / BLOCK);
+            let mut decoded = [[0.0; PANEL]; BLOCK];
+            for (index, out) in out.as_flattened_mut().as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
+                let Some(kept) = weight.panel(index) else {
+                    *out = [[0.0; PANEL]; PANEL];
+                    continue;
+                };
+                // SAFETY: a whole unit; 16 lines of 16 values at both.
+                unsafe {
+                    decode_block::<D>(&kept[at..][..D::UNIT_BYTES], block, &mut decoded);
+                    vector::transpose(decoded.as_ptr().cast(), out.as_mut_ptr().cast());
+                }
+            }
+        }
+        Panel::Channels(..) => {}
+    }
+}
+
+/// 16 positions of a unit.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn decode_block<D: Decode>(unit: &[u8], block: usize, out: &mut [[f32; PANEL]; BLOCK]) {
+    // SAFETY: a whole unit, by the caller's promise; 16 values a line.
+    unsafe {
+        let scale = D::scale(unit.as_ptr(), block);
+        for (i, [even, odd]) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let (first, second) = D::pair(unit.as_ptr(), block * BLOCK / 2 + i, scale);
+            _mm512_storeu_ps(even.as_mut_ptr(), first);
+            _mm512_storeu_ps(odd.as_mut_ptr(), second);
+        }
+    }
+}
+
+/// Units of a pair of panels that are taken together: what is decoded of them stays in the cache next to the core
+/// while it meets one block of tokens after the other.
+const SLICE: usize = 2;
+/// Tokens of a block: with two panels two dozen chains, enough that none is waited for.
+const TOKENS: usize = 6;
+
+/// sums[p][t] += panel p times token t, for one or two panels side by side and the tokens of `x`
+/// (`[t][units * 64]`). What comes `ahead` is asked for.
 ///
 /// # Safety
 /// The machine has AVX-512; every panel has `units` units of the format.
@@ -155,112 +232,118 @@ pub(super) unsafe fn product(
     ahead: Ahead,
     units: usize,
     x: &[f32],
-    sums: &mut Sums,
+    sums: &mut Sums<'_>,
 ) {
-    let tokens = x.len() / (units * UNIT);
     let whole = |panel: &&[u8]| panel.len() >= units * format.unit_bytes();
-    assert!(panels.iter().flatten().all(whole) && (1..=4).contains(&tokens));
+    let of_all = |sums: &&mut [[f32; PANEL]]| x.len() == sums.len() * units * UNIT;
+    assert!(panels.iter().flatten().all(whole) && sums.iter().all(of_all));
     // SAFETY: sizes checked above.
     unsafe {
         match format {
-            WeightFormat::Nvfp4 => by_panels::<Nvfp4>(panels, ahead, units, x.as_ptr(), tokens, sums),
-            WeightFormat::Int8 => by_panels::<Int8>(panels, ahead, units, x.as_ptr(), tokens, sums),
-            WeightFormat::Bf16 => by_panels::<Bf16>(panels, ahead, units, x.as_ptr(), tokens, sums),
-            WeightFormat::F32 => by_panels::<F32>(panels, ahead, units, x.as_ptr(), tokens, sums),
+            WeightFormat::Nvfp4 => by_panels::<Nvfp4>(panels, ahead, units, x, sums),
+            WeightFormat::Int8 => by_panels::<Int8>(panels, ahead, units, x, sums),
+            WeightFormat::Bf16 => by_panels::<Bf16>(panels, ahead, units, x, sums),
+            WeightFormat::F32 => by_panels::<F32>(panels, ahead, units, x, sums),
         }
     }
 }
-
-type Sums = [[[f32; PANEL]; 4]; 2];
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn by_panels<D: Decode>(
     panels: &Panels<'_>,
     ahead: Ahead,
     units: usize,
-    x: *const f32,
-    tokens: usize,
-    sums: &mut Sums,
+    x: &[f32],
+    sums: &mut Sums<'_>,
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
         match *panels {
-            [Some(a), Some(b)] => by_tokens::<D, 2>([a.as_ptr(), b.as_ptr()], ahead, units, x, tokens, sums),
-            [Some(a), None] => by_tokens::<D, 1>([a.as_ptr()], ahead, units, x, tokens, sums),
+            [Some(a), Some(b)] => by_slices::<D, 2>([a.as_ptr(), b.as_ptr()], ahead, units, x, sums),
+            [Some(a), None] => by_slices::<D, 1>([a.as_ptr()], ahead, units, x, sums),
             [None, _] => {}
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn by_tokens<D: Decode, const P: usize>(
+unsafe fn by_slices<D: Decode, const P: usize>(
     panels: [*const u8; P],
     ahead: Ahead,
     units: usize,
-    x: *const f32,
-    tokens: usize,
-    sums: &mut Sums,
+    x: &[f32],
+    sums: &mut Sums<'_>,
 ) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        match tokens {
-            1 => times::<D, P, 1>(panels, ahead, units, x, sums),
-            2 => times::<D, P, 2>(panels, ahead, units, x, sums),
-            3 => times::<D, P, 3>(panels, ahead, units, x, sums),
-            _ => times::<D, P, 4>(panels, ahead, units, x, sums),
+    let tokens = sums[0].len();
+    // One block needs nothing to stay.
+    let slice = if tokens > TOKENS { SLICE } else { units };
+    for first in (0..units).step_by(slice) {
+        let some = first..units.min(first + slice);
+        for token in (0..tokens).step_by(TOKENS) {
+            let part = Part { panels, ahead, units, some: some.clone(), x: x.as_ptr(), token };
+            // SAFETY: by the caller's promise.
+            unsafe {
+                match tokens - token {
+                    1 => times::<D, P, 1>(part, sums),
+                    2 => times::<D, P, 2>(part, sums),
+                    3 => times::<D, P, 3>(part, sums),
+                    4 => times::<D, P, 4>(part, sums),
+                    5 => times::<D, P, 5>(part, sums),
+                    _ => times::<D, P, TOKENS>(part, sums),
+                }
+            }
         }
     }
+}
+
+/// Some units of panels, and the first of some tokens.
+struct Part<const P: usize> {
+    panels: [*const u8; P],
+    ahead: Ahead,
+    units: usize,
+    some: Range<usize>,
+    x: *const f32,
+    token: usize,
 }
 
 /// Registers of a chain for every panel and token.
 type Chains<const P: usize, const T: usize> = [[__m512; T]; P];
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn times<D: Decode, const P: usize, const T: usize>(
-    panels: [*const u8; P],
-    ahead: Ahead,
-    units: usize,
-    x: *const f32,
-    sums: &mut Sums,
-) {
-    let mut totals: Chains<P, T> = [[_mm512_setzero_ps(); T]; P];
+unsafe fn times<D: Decode, const P: usize, const T: usize>(part: Part<P>, sums: &mut Sums<'_>) {
+    let Part { panels, ahead, units, some, x, token } = part;
+    let at: [*mut f32; P] = std::array::from_fn(|p| sums[p][token..token + T].as_mut_ptr().cast());
     let panel_bytes = units * D::UNIT_BYTES;
     let step = ahead.step * panel_bytes;
     let distance = if panel_bytes > 2 * AHEAD { AHEAD } else { step };
     // Up to there, counted from a panel's start, this thread will read.
     let end = panel_bytes + ahead.count * step;
-    for u in 0..units {
+    for u in some {
         // SAFETY: unit u of each panel and positions 64 u.. of each token exist; a prefetch beyond
         // the end touches nothing.
         unsafe {
             let units_at: [*const u8; P] = std::array::from_fn(|p| panels[p].add(u * D::UNIT_BYTES));
-            if u * D::UNIT_BYTES + distance + D::UNIT_BYTES <= end {
+            if token == 0 && u * D::UNIT_BYTES + distance + D::UNIT_BYTES <= end {
                 for unit in units_at {
                     for line in 0..D::UNIT_BYTES.div_ceil(64) {
                         _mm_prefetch::<_MM_HINT_T0>(unit.wrapping_add(distance + line * 64).cast());
                     }
                 }
             }
-            let x: [*const f32; T] = std::array::from_fn(|t| x.add((t * units + u) * UNIT));
-            group::<D, P, T, 0, 1>(&units_at, &x, &mut totals);
-            group::<D, P, T, 2, 3>(&units_at, &x, &mut totals);
-        }
-    }
-    for (sums, totals) in sums.iter_mut().zip(totals) {
-        for (sums, total) in sums.iter_mut().zip(totals) {
-            // SAFETY: 16 values.
-            unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), total) };
+            let x: [*const f32; T] = std::array::from_fn(|t| x.add(((token + t) * units + u) * UNIT));
+            group::<D, P, T, 0, 1>(&units_at, &x, &at);
+            group::<D, P, T, 2, 3>(&units_at, &x, &at);
         }
     }
 }
 
-/// Adds one group of 32 positions, the blocks A and B, to the totals.
+/// Adds one group of 32 positions, the blocks A and B, to the sums of T tokens.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn group<D: Decode, const P: usize, const T: usize, const A: usize, const B: usize>(
     units: &[*const u8; P],
     x: &[*const f32; T],
-    totals: &mut Chains<P, T>,
+    sums: &[*mut f32; P],
 ) {
     let zero = [[_mm512_setzero_ps(); T]; P];
     let (mut even, mut odd) = (zero, zero);
@@ -271,7 +354,12 @@ unsafe fn group<D: Decode, const P: usize, const T: usize, const A: usize, const
     }
     for p in 0..P {
         for t in 0..T {
-            totals[p][t] = _mm512_add_ps(totals[p][t], _mm512_add_ps(even[p][t], odd[p][t]));
+            // SAFETY: 16 values for every token.
+            unsafe {
+                let sum = sums[p].add(t * PANEL);
+                let both = _mm512_add_ps(even[p][t], odd[p][t]);
+                _mm512_storeu_ps(sum, _mm512_add_ps(_mm512_loadu_ps(sum), both));
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use halfbyte_ops::{Matrix, Product, Result, Rows, Weight, WeightFormat, gated};
 
 use crate::arena::Place;
 use crate::isa::for_isa;
-use crate::narrow::{NarrowRows, Output};
+use crate::narrow::{NarrowRows, Output, copy};
 #[cfg(target_arch = "x86_64")]
 use crate::square::{self, SQUARE, Tile};
 use crate::{Cpu, panel};
@@ -343,9 +343,11 @@ fn one_panel(
         let at = (token + t) * outputs + first;
         let mut y = source.finish(first, sums);
         if added {
+            let mut before = [0.0; PANEL];
             // SAFETY: as in `store`.
-            for (y, out) in y.iter_mut().zip(unsafe { out.slice(at, count) }) {
-                *y += out;
+            copy(unsafe { out.slice(at, count) }, &mut before[..count]);
+            for (y, before) in y.iter_mut().zip(before) {
+                *y += before;
             }
         }
         store(out, at, &y[..count]);
@@ -383,5 +385,5 @@ fn unmixed_panel(
 #[inline(always)]
 fn store(out: Place<f32>, at: usize, y: &[f32]) {
     // SAFETY: outputs of a job inside their rows, which no other thread writes (`finish`).
-    unsafe { out.slice_mut(at, y.len()) }.copy_from_slice(y);
+    copy(y, unsafe { out.slice_mut(at, y.len()) });
 }

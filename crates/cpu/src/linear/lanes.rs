@@ -3,7 +3,7 @@
 
 use halfbyte_ops::WeightFormat;
 use halfbyte_ops::dot::GROUP;
-use halfbyte_ops::tensor::{PANEL, UNIT};
+use halfbyte_ops::tensor::{BLOCK, PANEL, UNIT};
 
 use super::job::{Activations, Panel};
 use crate::isa::for_isa;
@@ -82,6 +82,18 @@ fn groups<const T: usize>(x: [&[f32]; T], weights: &[[f32; PANEL]], sums: [&mut 
     }
 }
 
+/// Columns become lines.
+#[inline(always)]
+fn turned(lines: &[[f32; PANEL]; PANEL]) -> [[f32; PANEL]; PANEL] {
+    let mut out = [[0.0; PANEL]; PANEL];
+    for (i, out) in out.iter_mut().enumerate() {
+        for (out, line) in out.iter_mut().zip(lines) {
+            *out = line[i];
+        }
+    }
+    out
+}
+
 for_isa! {
 /// A panel decoded to f32, `[inner][16]`, padded with zeros.
 pub(super) fn decode_panel(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
@@ -92,20 +104,17 @@ pub(super) fn decode_panel(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
             }
         }
         Panel::Columns(weight, first) => {
-            let (unit, position) = (first / UNIT, first % UNIT);
+            let (unit, block) = (first / UNIT, first % UNIT / BLOCK);
             let unit_bytes = weight.format.unit_bytes();
-            let mut decoded: panel::Decoded = [[0.0; PANEL]; UNIT];
-            for (index, out) in out.as_flattened_mut().chunks_exact_mut(PANEL).enumerate() {
+            let mut decoded = [[0.0; PANEL]; BLOCK];
+            for (index, out) in out.as_flattened_mut().as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
                 match weight.panel(index) {
                     Some(kept) => {
-                        panel::decode(weight.format, &kept[unit * unit_bytes..][..unit_bytes], &mut decoded);
-                        for (lane, out) in out.iter_mut().enumerate() {
-                            for (k, out) in out.iter_mut().enumerate() {
-                                *out = decoded[position + k][lane];
-                            }
-                        }
+                        let unit = &kept[unit * unit_bytes..][..unit_bytes];
+                        panel::decode_block(weight.format, unit, block, &mut decoded);
+                        *out = turned(&decoded);
                     }
-                    None => out.fill([0.0; PANEL]),
+                    None => *out = [[0.0; PANEL]; PANEL],
                 }
             }
         }
@@ -125,12 +134,14 @@ pub(super) fn decode_panel(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
 for_isa! {
 /// Channels `first..` of all tokens, each padded with zeros: what was a column is a row.
 pub(super) fn channels(x: &Activations<'_>, first: usize, count: usize, out: &mut [f32]) {
-    out.fill(0.0);
-    let (padded, mut line) = (out.len() / count, [0.0; PANEL]);
-    for token in 0..x.tokens {
-        x.read(token, first, &mut line[..count]);
-        for (row, x) in out.chunks_exact_mut(padded).zip(line) {
-            row[token] = x;
+    let padded = out.len() / count;
+    for first_token in (0..padded).step_by(PANEL) {
+        let mut lines = [[0.0; PANEL]; PANEL];
+        for (token, line) in (first_token..x.tokens).zip(&mut lines) {
+            x.read(token, first, &mut line[..count]);
+        }
+        for (row, x) in out.chunks_exact_mut(padded).zip(turned(&lines)) {
+            row[first_token..][..PANEL].copy_from_slice(&x);
         }
     }
 }

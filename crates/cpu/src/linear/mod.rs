@@ -25,13 +25,15 @@ use crate::isa::{Isa, for_isa};
 use crate::narrow::{NarrowRows, narrow, widen};
 use crate::{Cpu, panel, rows};
 use job::{Activations, Job, Panel};
-use lanes::{channels, decode_panel};
+use lanes::channels;
 
 /// Bytes of weights that a thread reads in one go when tokens are few: what is fetched ahead
 /// beyond the end would be another thread's, so runs are long.
 const RUN_BYTES: usize = 96 * 1024;
 /// From so many tokens on a panel is decoded to memory first.
 const MANY: usize = 9;
+/// Tokens whose sums are kept at hand while parts of a pair of panels meet them.
+const TOGETHER: usize = 48;
 /// Columns that become rows together.
 const TURNED: usize = 2 * PANEL;
 /// From so many tokens on tiles are worth their set-up.
@@ -288,12 +290,23 @@ unsafe fn pair_in_lanes(
             }
         };
     }
-    for (block, x) in x.chunks(4 * width).enumerate() {
-        let mut sums = [[[0.0; PANEL]; 4]; 2];
+    for (block, x) in x.chunks(TOGETHER * width).enumerate() {
+        let (mut sums, tokens) = ([[[0.0; PANEL]; TOGETHER]; 2], x.len() / width);
+        let [first, second] = &mut sums;
+        let mut sums = [&mut first[..tokens], &mut second[..tokens]];
         product(isa, format, &bytes, ahead, units, x, &mut sums);
-        let tokens = x.len() / width;
-        job::finish(isa, job, pair, block * 4, [&sums[0][..tokens], &sums[1][..tokens]]);
+        job::finish(isa, job, pair, block * TOGETHER, sums.map(|sums| &*sums));
     }
+}
+
+/// A panel decoded to f32, `[inner][16]`, padded with zeros.
+fn decode_panel(isa: Isa, panel: &Panel<'_>, out: &mut [panel::Decoded]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: AVX-512 was found.
+    if isa >= Isa::Avx512 && unsafe { avx512::decode_panel(panel, out) } {
+        return;
+    }
+    lanes::decode_panel(isa, panel, out);
 }
 
 /// What this thread reads after a pair of panels: so many, each `step` panels after the one before.
@@ -319,7 +332,10 @@ impl AsBytes for [f32] {
     }
 }
 
-/// Sums of one or two panels for up to four tokens.
+/// For each of two panels the sums of some tokens.
+type Sums<'a> = [&'a mut [[f32; PANEL]]; 2];
+
+/// Adds one or two panels times the tokens of `x` to the sums.
 fn product(
     isa: Isa,
     format: WeightFormat,
@@ -327,7 +343,7 @@ fn product(
     ahead: Ahead,
     units: usize,
     x: &[f32],
-    sums: &mut [[[f32; PANEL]; 4]; 2],
+    sums: &mut Sums<'_>,
 ) {
     match isa {
         #[cfg(target_arch = "x86_64")]
