@@ -9,9 +9,31 @@ use super::job::{Activations, Panel};
 use crate::isa::for_isa;
 use crate::panel;
 
-/// sums[t] = panel times token t, for the tokens of `x` (`[t][units * 64]`).
+/// How 16 positions of a unit are decoded.
+pub(super) trait Decode {
+    fn block(format: WeightFormat, unit: &[u8], block: usize, out: &mut [[f32; PANEL]; BLOCK]);
+}
+
+/// By the compiler's hand.
+pub(super) struct Compiled;
+
+impl Decode for Compiled {
+    #[inline(always)]
+    fn block(format: WeightFormat, unit: &[u8], block: usize, out: &mut [[f32; PANEL]; BLOCK]) {
+        panel::decode_block(format, unit, block, out);
+    }
+}
+
 #[inline(always)]
-pub(super) fn product(
+fn unit_of<D: Decode>(format: WeightFormat, unit: &[u8], out: &mut panel::Decoded) {
+    for (block, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+        D::block(format, unit, block, out);
+    }
+}
+
+/// sums[t] += panel times token t, for the tokens of `x` (`[t][units * 64]`).
+#[inline(always)]
+pub(super) fn product<D: Decode>(
     format: WeightFormat,
     panel: &[u8],
     units: usize,
@@ -24,7 +46,7 @@ pub(super) fn product(
         let weights = match floats(format, bytes) {
             Some(weights) => weights,
             None => {
-                panel::decode(format, bytes, &mut decoded);
+                unit_of::<D>(format, bytes, &mut decoded);
                 &decoded
             }
         };
@@ -95,12 +117,18 @@ fn turned(lines: &[[f32; PANEL]; PANEL]) -> [[f32; PANEL]; PANEL] {
 }
 
 for_isa! {
-/// A panel decoded to f32, `[inner][16]`, padded with zeros.
 pub(super) fn decode_panel(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
+    decode::<Compiled>(panel, out)
+}
+}
+
+/// A panel decoded to f32, `[inner][16]`, padded with zeros.
+#[inline(always)]
+pub(super) fn decode<D: Decode>(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
     match panel {
         Panel::Rows(format, kept) => {
             for (out, unit) in out.iter_mut().zip(kept.chunks_exact(format.unit_bytes())) {
-                panel::decode(*format, unit, out);
+                unit_of::<D>(*format, unit, out);
             }
         }
         Panel::Columns(weight, first) => {
@@ -111,7 +139,7 @@ pub(super) fn decode_panel(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
                 match weight.panel(index) {
                     Some(kept) => {
                         let unit = &kept[unit * unit_bytes..][..unit_bytes];
-                        panel::decode_block(weight.format, unit, block, &mut decoded);
+                        D::block(weight.format, unit, block, &mut decoded);
                         *out = turned(&decoded);
                     }
                     None => *out = [[0.0; PANEL]; PANEL],
@@ -128,7 +156,6 @@ pub(super) fn decode_panel(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
             }
         }
     }
-}
 }
 
 for_isa! {

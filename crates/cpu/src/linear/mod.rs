@@ -5,6 +5,8 @@
 //! where there are any (bound by arithmetic)
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod job;
 mod lanes;
@@ -301,12 +303,15 @@ unsafe fn pair_in_lanes(
 
 /// A panel decoded to f32, `[inner][16]`, padded with zeros.
 fn decode_panel(isa: Isa, panel: &Panel<'_>, out: &mut [panel::Decoded]) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: AVX-512 was found.
-    if isa >= Isa::Avx512 && unsafe { avx512::decode_panel(panel, out) } {
-        return;
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: AVX-512 was found.
+        Isa::Avx512 | Isa::Amx if unsafe { avx512::decode_panel(panel, out) } => {}
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: AVX2 was found.
+        Isa::Avx2 => unsafe { avx2::decode_panel(panel, out) },
+        _ => lanes::decode_panel(isa, panel, out),
     }
-    lanes::decode_panel(isa, panel, out);
 }
 
 /// What this thread reads after a pair of panels: so many, each `step` panels after the one before.
@@ -349,6 +354,9 @@ fn product(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: AVX-512 was found; the panels have `units` units and x as many per token.
         Isa::Avx512 | Isa::Amx => unsafe { avx512::product(format, panels, ahead, units, x, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: AVX2 was found.
+        Isa::Avx2 => unsafe { avx2::product(format, panels, units, x, sums) },
         _ => {
             let _ = ahead; // only some sets fetch ahead
             for (panel, sums) in panels.iter().flatten().zip(sums) {
@@ -360,7 +368,7 @@ fn product(
 
 for_isa! {
 fn in_lanes(format: WeightFormat, panel: &[u8], units: usize, x: &[f32], sums: &mut [[f32; PANEL]]) {
-    lanes::product(format, panel, units, x, sums)
+    lanes::product::<lanes::Compiled>(format, panel, units, x, sums)
 }
 }
 

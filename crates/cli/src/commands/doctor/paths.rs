@@ -10,6 +10,8 @@ const NATIVE: &str = "exact weights, tokens rounded to 4 bits; gradients of laye
     random after a Hadamard transform (of weights) or along outputs (of inputs, where the weight, whose scales lie along \
     inputs, is rounded once more); head and embedding in bf16; seen in emulation, not yet on such a chip";
 
+const DECODED: &str = "the plain lines of each op, compiled for avx2; weights decoded by hand";
+
 /// What is computed, and how.
 pub(super) fn paths(place: &Place) -> Vec<(&'static str, String)> {
     match place {
@@ -20,9 +22,10 @@ pub(super) fn paths(place: &Place) -> Vec<(&'static str, String)> {
 
 fn on_cpu(isa: Isa) -> Vec<(&'static str, String)> {
     let compiled = |set: Isa| format!("the plain lines of each op, compiled for {set}");
-    let (few, many, optimizer, rest) = match isa {
+    let (few, many, attention, optimizer, rest) = match isa {
         Isa::Amx => (
             "avx512, written by hand",
+            "amx tiles, written by hand",
             "amx tiles, written by hand",
             "avx512, written by hand for the default states",
             Isa::Avx512,
@@ -30,16 +33,18 @@ fn on_cpu(isa: Isa) -> Vec<(&'static str, String)> {
         Isa::Avx512 => (
             "avx512, written by hand",
             "avx512, written by hand",
+            "there avx512, written by hand; back the plain lines, compiled for avx512",
             "avx512, written by hand for the default states",
             isa,
         ),
-        _ => ("", "", "", isa),
+        Isa::Avx2 => (DECODED, DECODED, "", "", isa),
+        _ => ("", "", "", "", isa),
     };
     let or_compiled = |path: &str| if path.is_empty() { compiled(rest) } else { path.to_owned() };
     vec![
         ("products of few tokens", or_compiled(few)),
         ("products of many tokens", or_compiled(many)),
-        ("attention, both ways", or_compiled(many)),
+        ("attention, both ways", or_compiled(attention)),
         ("rounding and the optimizer", or_compiled(optimizer)),
         ("everything else", compiled(rest)),
     ]
