@@ -1,4 +1,4 @@
-//! The kernel in plain Rust over 16 lanes: scalar, NEON and AVX2 by the compiler's hand. And what
+//! The kernel in plain Rust over 16 lanes: scalar, NEON and AVX2 by the compiler's hand, but for AVX2's decoding. And what
 //! any kernel without tiles takes: panels and turned activations in f32.
 
 use halfbyte_ops::WeightFormat;
@@ -24,6 +24,7 @@ impl Decode for Compiled {
     }
 }
 
+/// A whole unit.
 #[inline(always)]
 fn unit_of<D: Decode>(format: WeightFormat, unit: &[u8], out: &mut panel::Decoded) {
     for (block, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
