@@ -21,7 +21,7 @@ def ours(a):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "run")
         run([a.halfbyte, "train", "--model", a.model, "--data", a.text, "--out", out, "--seq", "256", "--batch", "4",
-             "--steps", str(a.steps), "--threads", str(a.threads), "--state", a.state, "--json"])
+             "--steps", str(a.steps), "--device", "cpu", "--threads", str(a.threads), "--state", a.state, "--json"])
         return [json.loads(line) for line in open(os.path.join(out, "log.jsonl"))][2:]
 
 
