@@ -10,7 +10,7 @@ use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::{BLOCK, PANEL, UNIT};
 
 use super::job::Panel;
-use super::{Ahead, Panels, Sums};
+use super::{Ahead, Panels, Sums, lanes};
 use crate::panel::Decoded;
 use crate::vector;
 
@@ -146,56 +146,37 @@ impl Decode for F32 {
     }
 }
 
-/// A panel decoded to f32, as `lanes::decode_panel`. False: not of what is not a weight.
+/// `lanes::decode_panel`.
 ///
 /// # Safety
 /// The machine has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn decode_panel(panel: &Panel<'_>, out: &mut [Decoded]) -> bool {
-    let format = match panel {
-        Panel::Rows(format, _) => *format,
-        Panel::Columns(weight, _) => weight.format,
-        Panel::Channels(..) => return false,
-    };
-    // SAFETY: by the caller's promise.
-    unsafe {
-        match format {
-            WeightFormat::Nvfp4 => decode::<Nvfp4>(panel, out),
-            WeightFormat::Int8 => decode::<Int8>(panel, out),
-            WeightFormat::Bf16 => decode::<Bf16>(panel, out),
-            WeightFormat::F32 => decode::<F32>(panel, out),
-        }
-    }
-    true
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+pub(super) unsafe fn decode_panel(panel: &Panel<'_>, out: &mut [Decoded]) {
+    lanes::decode::<ByHand>(panel, out);
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn decode<D: Decode>(panel: &Panel<'_>, out: &mut [Decoded]) {
-    match panel {
-        Panel::Rows(_, kept) => {
-            for (out, unit) in out.iter_mut().zip(kept.chunks_exact(D::UNIT_BYTES)) {
-                for (block, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
-                    // SAFETY: a whole unit.
-                    unsafe { decode_block::<D>(unit, block, out) };
-                }
+/// Used by functions alone that have AVX-512.
+struct ByHand;
+
+impl lanes::Decode for ByHand {
+    #[inline(always)]
+    fn block(format: WeightFormat, unit: &[u8], block: usize, out: &mut [[f32; PANEL]; BLOCK]) {
+        assert!(unit.len() == format.unit_bytes() && block < UNIT / BLOCK);
+        // SAFETY: a whole unit, and AVX-512 (see `ByHand`).
+        unsafe {
+            match format {
+                WeightFormat::Nvfp4 => decode_block::<Nvfp4>(unit, block, out),
+                WeightFormat::Int8 => decode_block::<Int8>(unit, block, out),
+                WeightFormat::Bf16 => decode_block::<Bf16>(unit, block, out),
+                WeightFormat::F32 => decode_block::<F32>(unit, block, out),
             }
         }
-        Panel::Columns(weight, first) => {
-            let (at, block) = (first / UNIT * D::UNIT_BYTES, first % UNIT / BLOCK);
-            let mut decoded = [[0.0; PANEL]; BLOCK];
-            for (index, out) in out.as_flattened_mut().as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
-                let Some(kept) = weight.panel(index) else {
-                    *out = [[0.0; PANEL]; PANEL];
-                    continue;
-                };
-                // SAFETY: a whole unit; 16 lines of 16 values at both.
-                unsafe {
-                    decode_block::<D>(&kept[at..][..D::UNIT_BYTES], block, &mut decoded);
-                    vector::transpose(decoded.as_ptr().cast(), out.as_mut_ptr().cast());
-                }
-            }
-        }
-        Panel::Channels(..) => {}
+    }
+
+    #[inline(always)]
+    fn turn(lines: &[[f32; PANEL]; PANEL], out: &mut [[f32; PANEL]; PANEL]) {
+        // SAFETY: 16 lines of 16 values at both, and AVX-512 (see `ByHand`).
+        unsafe { vector::transpose(lines.as_ptr().cast(), out.as_mut_ptr().cast()) };
     }
 }
 
@@ -275,15 +256,16 @@ unsafe fn by_slices<D: Decode, const P: usize>(
     sums: &mut Sums<'_>,
 ) {
     let tokens = sums[0].len();
-    // One block needs nothing to stay.
+    // One block needs nothing to stay; several are about as long.
     let slice = if tokens > TOKENS { SLICE } else { units };
+    let each = tokens.div_ceil(tokens.div_ceil(TOKENS));
     for first in (0..units).step_by(slice) {
         let some = first..units.min(first + slice);
-        for token in (0..tokens).step_by(TOKENS) {
+        for token in (0..tokens).step_by(each) {
             let part = Part { panels, ahead, units, some: some.clone(), x: x.as_ptr(), token };
             // SAFETY: by the caller's promise.
             unsafe {
-                match tokens - token {
+                match each.min(tokens - token) {
                     1 => times::<D, P, 1>(part, sums),
                     2 => times::<D, P, 2>(part, sums),
                     3 => times::<D, P, 3>(part, sums),

@@ -12,6 +12,12 @@ use crate::panel;
 /// How 16 positions of a unit are decoded.
 pub(super) trait Decode {
     fn block(format: WeightFormat, unit: &[u8], block: usize, out: &mut [[f32; PANEL]; BLOCK]);
+
+    /// Columns become lines.
+    #[inline(always)]
+    fn turn(lines: &[[f32; PANEL]; PANEL], out: &mut [[f32; PANEL]; PANEL]) {
+        *out = turned(lines);
+    }
 }
 
 /// By the compiler's hand.
@@ -141,7 +147,7 @@ pub(super) fn decode<D: Decode>(panel: &Panel<'_>, out: &mut [panel::Decoded]) {
                     Some(kept) => {
                         let unit = &kept[unit * unit_bytes..][..unit_bytes];
                         D::block(weight.format, unit, block, &mut decoded);
-                        *out = turned(&decoded);
+                        D::turn(&decoded, out);
                     }
                     None => *out = [[0.0; PANEL]; PANEL],
                 }

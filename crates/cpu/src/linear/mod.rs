@@ -306,7 +306,7 @@ fn decode_panel(isa: Isa, panel: &Panel<'_>, out: &mut [panel::Decoded]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: AVX-512 was found.
-        Isa::Avx512 | Isa::Amx if unsafe { avx512::decode_panel(panel, out) } => {}
+        Isa::Avx512 | Isa::Amx => unsafe { avx512::decode_panel(panel, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: AVX2 was found.
         Isa::Avx2 => unsafe { avx2::decode_panel(panel, out) },
