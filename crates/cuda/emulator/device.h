@@ -113,6 +113,8 @@ static inline unsigned permuted(unsigned low, unsigned high, unsigned choice) {
     return chosen;
 }
 static inline float about_one_over(float x) { return 1.0f / x; }
+static inline float about_one_over_root(float x) { return 1.0f / sqrtf(x); }
+static inline void again(unsigned &) {}
 static inline float held(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
 static inline float held_fma(float a, float b, float c) { return held(fmaf(a, b, c)); }
 static inline float held_sum(float a, float b) { return held(a + b); }
@@ -164,16 +166,18 @@ template <class T> T __shfl_down_sync(unsigned all, T value, int by) {
     return __shfl_sync(all, value, lane + by < 32 ? lane + by : lane);
 }
 
-static inline int __any_sync(unsigned, int mine) {
+static inline unsigned __ballot_sync(unsigned, int mine) {
     const unsigned char *slots = wait_for_warp(Together::Exchange, &mine, sizeof mine);
-    int any = 0;
+    unsigned all = 0;
     for (int lane = 0; lane < 32; lane++) {
         int other;
         memcpy(&other, slots + lane * SLOT, sizeof other);
-        any |= other;
+        all |= (other != 0 ? 1u : 0u) << lane;
     }
-    return any != 0;
+    return all;
 }
+
+static inline int __any_sync(unsigned all, int mine) { return __ballot_sync(all, mine) != 0; }
 
 // ---- instructions of kernels/tensor_core.cuh ----
 

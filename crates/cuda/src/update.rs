@@ -15,9 +15,12 @@ const OP: &str = "update";
 /// Threads that move a row's blocks, a warp each tile, at most; `THREADS` in learn.cuh.
 const THREADS: usize = 160;
 
-/// Threads of a multiprocessor that run at once: it has so many registers, and `__launch_bounds__` in learn.cuh leaves so
-/// many to a thread.
-const AT_ONCE: usize = 65536 / 96;
+/// Threads of a thread block that moves what is usual, a warp each tile; `USUAL_THREADS` in usual.cuh.
+const USUAL_THREADS: usize = 128;
+
+/// Thread blocks for each multiprocessor, whose threads walk over the rows with what they have prepared; `USUAL_AT_ONCE` in
+/// usual.cuh.
+const AT_ONCE: usize = 4;
 
 /// Threads of a thread block that sums squares of columns; as in update.cu.
 const SUMMING: usize = 128;
@@ -66,11 +69,15 @@ pub(crate) fn weight(
         Scales::Search => 2,
     };
     let (rows, columns) = (gradient.rows, of.columns);
-    let kernel = kernel(of, &step.recipe, gradient.narrow);
-    // A thread block walks over rows with what it has prepared, so there are no more than run at once.
-    let (tiles, threads) = (second::tiles(columns), threads(columns));
-    let at_once = cuda.device.properties.multiprocessors as usize * (AT_ONCE / threads);
-    let grid = Grid::line(rows.min(at_once), threads as u32);
+    let (kernel, usual) = kernel(of, &step.recipe, gradient.narrow);
+    let (tiles, at_once) =
+        (second::tiles(columns), AT_ONCE * cuda.device.properties.multiprocessors as usize);
+    let (wanted, threads) = if usual {
+        ((rows * tiles).div_ceil(USUAL_THREADS / 32), USUAL_THREADS)
+    } else {
+        (rows, threads(columns))
+    };
+    let grid = Grid::line(wanted.min(at_once), threads as u32);
     cuda.counted(|cuda, counts| {
         let averages = seconds.add(4 * of.rows * tiles);
         let sums = if full { Sums::NONE } else { sum_columns(cuda, first, gradient, averages, step.step)? };
@@ -129,31 +136,31 @@ pub(crate) fn vector(cuda: &mut Cuda, of: Vector, gradient: Rows, kept: &Kept, s
     })
 }
 
-/// The kernel for a kind of weight: that of the usual states, where there is one, or that of any.
-fn kernel(of: &Weight, recipe: &Recipe, narrow: bool) -> &'static str {
+/// The kernel for a kind of weight: that of the usual states, where there is one, or that of any; and which it is.
+fn kernel(of: &Weight, recipe: &Recipe, narrow: bool) -> (&'static str, bool) {
     let usual = recipe.moment == Moment::Four && !recipe.full_second && of.columns.is_multiple_of(64);
     match (of.format, recipe.master) {
-        (WeightFormat::Nvfp4, Some(Master::Bf16)) => "update_nvfp4_bf16_any",
-        (WeightFormat::Nvfp4, Some(Master::Float)) => "update_nvfp4_float_any",
-        (WeightFormat::Int8, Some(Master::Bf16)) => "update_int8_bf16_any",
-        (WeightFormat::Int8, Some(Master::Float)) => "update_int8_float_any",
+        (WeightFormat::Nvfp4, Some(Master::Bf16)) => ("update_nvfp4_bf16_any", false),
+        (WeightFormat::Nvfp4, Some(Master::Float)) => ("update_nvfp4_float_any", false),
+        (WeightFormat::Int8, Some(Master::Bf16)) => ("update_int8_bf16_any", false),
+        (WeightFormat::Int8, Some(Master::Float)) => ("update_int8_float_any", false),
         (WeightFormat::Nvfp4, None) => match (recipe.weight, usual, narrow) {
-            (nvfp4::Remainder::Byte, true, false) => "update_nvfp4_byte",
-            (nvfp4::Remainder::Byte, true, true) => "update_nvfp4_byte_narrow",
-            (nvfp4::Remainder::Byte, false, _) => "update_nvfp4_byte_any",
-            (nvfp4::Remainder::Nibble, true, false) => "update_nvfp4_nibble",
-            (nvfp4::Remainder::Nibble, true, true) => "update_nvfp4_nibble_narrow",
-            (nvfp4::Remainder::Nibble, false, _) => "update_nvfp4_nibble_any",
+            (nvfp4::Remainder::Byte, true, false) => ("update_nvfp4_byte", true),
+            (nvfp4::Remainder::Byte, true, true) => ("update_nvfp4_byte_narrow", true),
+            (nvfp4::Remainder::Byte, false, _) => ("update_nvfp4_byte_any", false),
+            (nvfp4::Remainder::Nibble, true, false) => ("update_nvfp4_nibble", true),
+            (nvfp4::Remainder::Nibble, true, true) => ("update_nvfp4_nibble_narrow", true),
+            (nvfp4::Remainder::Nibble, false, _) => ("update_nvfp4_nibble_any", false),
         },
         // Tables have kernels of their own for what is usual, which is a gradient in f32.
         (WeightFormat::Int8, None) => match (recipe.table, usual && !narrow) {
-            (int8::Remainder::Byte, _) => "update_int8_byte_any",
-            (int8::Remainder::Nibble, true) => "update_int8_nibble",
-            (int8::Remainder::Nibble, false) => "update_int8_nibble_any",
-            (int8::Remainder::None, true) => "update_int8_none",
-            (int8::Remainder::None, false) => "update_int8_none_any",
+            (int8::Remainder::Byte, _) => ("update_int8_byte_any", false),
+            (int8::Remainder::Nibble, true) => ("update_int8_nibble", true),
+            (int8::Remainder::Nibble, false) => ("update_int8_nibble_any", false),
+            (int8::Remainder::None, true) => ("update_int8_none", true),
+            (int8::Remainder::None, false) => ("update_int8_none_any", false),
         },
-        (WeightFormat::F32 | WeightFormat::Bf16, _) => "update_f32_any",
+        (WeightFormat::F32 | WeightFormat::Bf16, _) => ("update_f32_any", false),
     }
 }
 

@@ -19,10 +19,9 @@ struct Push {
         UNROLL for (int i = 0; i < BLOCK; i++) delta[i] = size * along[i] - decay * w[i];
     }
 
-    // Whole units of moves, if they are near, as `settled` gives them. Of weights of k(i) units, of which `size` is
-    // `times`.
+    // Whole units of moves, if they are near, as `settled` gives them. Of weights of k(i) units, of 256 of which
+    // `size` is `times`.
     template <class Luck, class K> DEVICE void settle(K k, float times, const Luck& luck, u32 (&moves)[BLOCK]) const {
-        times *= PER_256;
         if (decay == 0.0f) {
             UNROLL for (int i = 0; i < BLOCK; i++) moves[i] = settled(held_fma(along[i], times, luck.luck(i)));
         } else {
@@ -38,7 +37,7 @@ struct Push {
     template <class Luck> DEVICE void whole_units(const int (&k)[BLOCK], float unit, const Luck& luck, int (&whole)[BLOCK]) const {
         float times = size / unit;
         u32 near[BLOCK];
-        settle([&](int i) { return k[i]; }, times, luck, near);
+        settle([&](int i) { return k[i]; }, times * PER_256, luck, near);
         UNROLL for (int i = 0; i < BLOCK; i++) {
             float t = decay == 0.0f ? along[i] * times : __fmaf_rn(along[i], times, -(decay * float_of_units(k[i])));
             u32 whole_near = near[i] - SETTLED;
@@ -47,8 +46,13 @@ struct Push {
     }
 };
 
-// What `update_near` did, or why it did nothing: a move was far, or the scale does not stay.
+// What came of a move of less than 64 units, or why there was none: a move is far, or the scale does not stay.
 enum Moved { DONE, NOT_NEAR, NO_STAY };
+
+// Kinds of weights that need no table.
+struct NoTables {
+    DEVICE void fill() {}
+};
 
 // Along moments over roots, which are corrected already and have eps in them. TAME: no root is beyond 2^60, and eps is in
 // the middle of the range (`tame_eps`).

@@ -40,6 +40,18 @@ DEVICE float about_one_over(float x) {
     return y;
 }
 
+// 1 / sqrt(x), almost, likewise.
+DEVICE float about_one_over_root(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// What is computed from it is computed again from here on.
+DEVICE void again(u32& x) {
+    asm volatile("" : "+r"(x));
+}
+
 #endif
 
 namespace state {

@@ -73,16 +73,19 @@ template <int BITS> struct Int8 {
         UNROLL for (int i = 0; i < 4; i++) tally.changed += bytes_changed(old[i], codes[i]);
     }
 
-    struct Tables {
-        DEVICE void fill() {}
-    };
+    typedef NoTables Tables;
 
-    // A move of less than 64 units under an exponent that stays.
+    // Of 256 units under an exponent, `size` is so many times.
+    static DEVICE float times_of(u8 scale, float, float size) {
+        return size / (e8m0(scale) / (float)(1 << BITS)) * PER_256;
+    }
+
+    // A move of less than 64 units under an exponent that stays. Where it is none, nothing moves.
     template <class Luck>
-    DEVICE Moved update_near(const Tables&, float, const Push& push, const Luck& luck, Tally& tally) {
+    DEVICE Moved update_near(const Tables&, float times, const Push& push, const Luck& luck, Tally& tally) {
         int now[BLOCK];
         u32 moves[BLOCK], outside = 0;
-        push.settle([&](int i) { return units(i); }, push.size / (e8m0(scale) / (float)(1 << BITS)), luck, moves);
+        push.settle([&](int i) { return units(i); }, times, luck, moves);
         UNROLL for (int i = 0; i < BLOCK; i++) {
             outside |= moves[i] ^ SETTLED;
             now[i] = units(i) + (int)(moves[i] - SETTLED - 64);

@@ -1,47 +1,37 @@
 // Kinds of weights: each loads a block, moves it and stores it.
 #pragma once
 #include "int8.cuh"
-#include "learn.cuh"
 #include "master.cuh"
+#include "usual.cuh"
 #include "weight.cuh"
 
-template <int BITS> struct Nvfp4Weight {
-    static constexpr int FORMAT = NVFP4, REST_BYTES = 2 * BITS;
-    typedef typename Nvfp4<BITS>::Tables Tables;
-    Nvfp4<BITS> block;
+// Codes and remainders.
+template <int OF, int BITS, class Block> struct CodedWeight {
+    static constexpr int FORMAT = OF, CODES = OF == NVFP4 ? 8 : 16, REST_BYTES = 2 * BITS;
+    typedef typename Block::Tables Tables;
+    Block block;
 
     DEVICE void load_from(const Place& at, u32 index) {
-        load<8>(at.codes + index * 8, block.codes);
-        load<REST_BYTES>(at.rest + index * REST_BYTES, block.rest);
-        block.scale = at.scales[index];
-    }
-
-    DEVICE void move(const Place& at, u32 index, const Tables& tables, const Move& by, Tally& tally) {
-        update(block, tables, at.global, by, tally);
-        store<8>(at.codes + index * 8, block.codes);
-        store<REST_BYTES>(at.rest + index * REST_BYTES, block.rest);
-        at.scales[index] = block.scale;
-    }
-};
-
-template <int BITS> struct Int8Weight {
-    static constexpr int FORMAT = INT8, REST_BYTES = 2 * BITS;
-    typedef typename Int8<BITS>::Tables Tables;
-    Int8<BITS> block;
-
-    DEVICE void load_from(const Place& at, u32 index) {
-        load<16>(at.codes + index * 16, block.codes);
+        load<CODES>(at.codes + index * CODES, block.codes);
         if constexpr (BITS > 0) load<REST_BYTES>(at.rest + index * REST_BYTES, block.rest);
         block.scale = at.scales[index];
     }
 
-    DEVICE void move(const Place& at, u32 index, const Tables& tables, const Move& by, Tally& tally) {
-        update(block, tables, 1.0f, by, tally);
-        store<16>(at.codes + index * 16, block.codes);
+    // All but the scale.
+    DEVICE void keep(const Place& at, u32 index) const {
+        store<CODES>(at.codes + index * CODES, block.codes);
         if constexpr (BITS > 0) store<REST_BYTES>(at.rest + index * REST_BYTES, block.rest);
+    }
+
+    DEVICE void move(const Place& at, u32 index, const Tables& tables, const Move& by, Tally& tally) {
+        update(block, tables, at.global, by, tally);
+        keep(at, index);
         at.scales[index] = block.scale;
     }
 };
+
+template <int BITS> struct Nvfp4Weight : CodedWeight<NVFP4, BITS, Nvfp4<BITS>> {};
+template <int BITS> struct Int8Weight : CodedWeight<INT8, BITS, Int8<BITS>> {};
 
 struct FloatWeight {
     static constexpr int FORMAT = F32, REST_BYTES = 0;

@@ -1,5 +1,6 @@
 // A row learns: second moments, first moments, then the weight's own kind, block by block. A thread moves a block
-// of 16, a warp a tile, a thread block one row after the other; no warp waits for another.
+// of 16, a warp a tile, a thread block one row after the other; no warp waits for another. What is usual learns by
+// `usual.cuh`.
 #pragma once
 #include "../common.cuh"
 #include "adamw.cuh"
@@ -12,7 +13,7 @@ using namespace state;
 
 // As in update.rs.
 enum { MOMENT_FOUR, MOMENT_EIGHT, MOMENT_FLOAT };
-constexpr int THREADS = 160, AT_ONCE = 4; // of a thread block at most, and how many of these find room
+constexpr int THREADS = 160; // of a thread block, at most
 
 // ---- second moments ----
 
@@ -56,47 +57,34 @@ DEVICE void full_roots(const SecondMoments& of, u64 first, float eps, const floa
 
 // ---- first moments ----
 
-// A block of a row's first moments; SURE as in `load`.
-template <int SURE> struct Moments {
-    u8 *place, *scale_place;
-    u32 four[2], eight[4];
-    u8 scale;
-
-    DEVICE void load_from(u32 kind, u8* row, u32 blocks, u32 index) {
-        place = row + index * (kind == MOMENT_FOUR ? 8 : kind == MOMENT_EIGHT ? 16 : 64);
-        scale_place = row + blocks * (kind == MOMENT_FOUR ? 8 : 16) + index;
-        if (kind == MOMENT_FLOAT) return;
-        if (kind == MOMENT_FOUR) load<SURE>(place, four);
-        else load<SURE>(place, eight);
-        scale = *scale_place;
-    }
-
-    DEVICE void keep_four() const {
-        store<SURE>(place, four);
-        *scale_place = scale;
-    }
-
-    // The same, of any.
-    DEVICE Push move(u32 kind, const Step& step, const float (&g)[BLOCK], const float (&roots)[BLOCK], const Other& luck) {
-        float m[BLOCK];
-        if (kind == MOMENT_FOUR) {
-            follow_four(four, scale, g, step.average, m);
-            encode_four(m, luck, four, scale);
-            keep_four();
-        } else if (kind == MOMENT_EIGHT) {
-            decode_eight(eight, scale, m);
-            UNROLL for (int i = 0; i < BLOCK; i++) m[i] = average_of(step.average, m[i], g[i]);
-            encode_eight(m, luck, eight, scale);
-            store<SURE>(place, eight);
-            *scale_place = scale;
-        } else {
-            float* floats = (float*)place;
-            UNROLL for (int i = 0; i < BLOCK; i++)
-                floats[i] = m[i] = one_nan(average_of(step.average, floats[i], g[i]));
-        }
-        return push_of<false>(step, m, roots);
-    }
+// Where a block of a row's first moments is, and its scale.
+struct MomentPlace {
+    u8 *codes, *scale;
 };
+
+// Moves a block of them, of any kind.
+DEVICE Push move_moments(const MomentPlace& at, u32 kind, const Step& step, const float (&g)[BLOCK],
+                         const float (&roots)[BLOCK], const Other& luck) {
+    float m[BLOCK];
+    if (kind == MOMENT_FOUR) {
+        u32 codes[2];
+        load(at.codes, codes);
+        follow_four(codes, *at.scale, g, step.average, m);
+        encode_four(m, luck, codes, *at.scale);
+        store(at.codes, codes);
+    } else if (kind == MOMENT_EIGHT) {
+        u32 codes[4];
+        load(at.codes, codes);
+        decode_eight(codes, *at.scale, m);
+        UNROLL for (int i = 0; i < BLOCK; i++) m[i] = average_of(step.average, m[i], g[i]);
+        encode_eight(m, luck, codes, *at.scale);
+        store(at.codes, codes);
+    } else {
+        float* floats = (float*)at.codes;
+        UNROLL for (int i = 0; i < BLOCK; i++) floats[i] = m[i] = one_nan(average_of(step.average, floats[i], g[i]));
+    }
+    return push_of<false>(step, m, roots);
+}
 
 // ---- all of it ----
 
@@ -141,24 +129,11 @@ struct Move {
     const Own& luck;
 };
 
-// A block's `update_far`, which is long and seldom needed.
-template <class Block>
-__device__ __noinline__ void update_far(Block& block, float global, const Push& push, Own luck, Moved why, Tally& tally) {
-    block.update_far(global, push, luck, why, tally);
-}
-
 template <class Block>
 DEVICE void update(Block& block, const typename Block::Tables& tables, float global, const Move& by, Tally& tally) {
-    Moved moved = block.update_near(tables, global, by.push, by.luck, tally);
-    if (moved == DONE) return;
-    // Copies, so that what is in registers stays there.
-    Block copy = block;
-    Push push = by.push;
-    Tally here = {};
-    update_far(copy, global, push, by.luck, moved, here);
-    block = copy;
-    tally.changed += here.changed, tally.rescaled += here.rescaled;
-    tally.saturated += here.saturated, tally.refused += here.refused;
+    float times = Block::times_of(block.scale, global, by.push.size);
+    Moved moved = block.update_near(tables, times, by.push, by.luck, tally);
+    if (moved != DONE) block.update_far(global, by.push, by.luck, moved, tally);
 }
 
 // A row that learns: the weight's, its moments and its gradient. `index` counts the rows of this call.
@@ -192,91 +167,51 @@ struct Counts {
     u64 moves; // squares of these
 };
 
-// W is a block of a kind of weight: its format, bytes that its remainders have, and how it moves.
-template <class W> DEVICE void move_weight(const Common<W>& of, const Row<W>& row, u32 block, W& weight, const Push& push,
-                                           const Pairs& pairs, Counts& counts) {
-    counts.moves += squares_of(of.step, squares(push.along));
-    weight.move(row.at, block, of.tables, Move{push, Own{{pairs}, of.task.half}}, counts.tally);
-}
-
-// Moves a block, whatever its moments are and how they are kept.
-template <class W, bool WHOLE>
-DEVICE void move_any(const Common<W>& of, const Row<W>& row, u32 number, u32 block, float of_row, Counts& counts) {
+// Moves a block, whatever its moments are and how they are kept. W is a block of a kind of weight: its format, bytes that
+// its remainders have, and how it moves.
+template <class W>
+DEVICE void move_any(const Common<W>& of, const Row<W>& row, u32 number, u32 block, float of_row, const float (&g)[BLOCK],
+                     Counts& counts) {
     const Task& task = of.task;
     u32 blocks = of.second.width / BLOCK;
     u64 first = ((u64)number * blocks + block) * BLOCK;
-    float g[BLOCK], roots[BLOCK];
-    row.gradient.template load_block<WHOLE>(task.columns, block, g);
-    Moments<WHOLE ? 4 : 1> moments;
-    moments.load_from(task.moment, row.moments, blocks, block);
-    W weight;
-    weight.load_from(row.at, block);
     Pairs pairs = draw_pairs(task.draws, first);
+    float roots[BLOCK];
     if (of.second.full) full_roots(of.second, first, of.step.eps, g, roots);
     else roots_of(of.second, of_row, block, of.step.eps, g, roots);
-    Push push = moments.move(task.moment, of.step, g, roots, Other{pairs});
-    move_weight(of, row, block, weight, push, pairs, counts);
-}
-
-// The same where it is seldom needed: all of it again, from copies, so that what is in registers stays there.
-template <class W>
-__device__ __noinline__ Counts move_wild(Task task, SecondMoments second, Step step, const typename W::Tables* tables,
-                                         u32 index, u32 block, float of_row) {
-    Counts counts = {};
-    Common<W> common = {task, second, step, *tables, tensor_scale(task.weight, W::FORMAT)};
-    Row<W> row(task, second.width / BLOCK, index, common.global);
-    move_any<W, true>(common, row, task.first + index, block, of_row, counts);
-    return counts;
-}
-
-// Moves a block of four-bit moments with factored second moments.
-template <class W>
-DEVICE void move_usual(const Common<W>& of, const Row<W>& row, u32 number, u32 block, float of_row, Counts& counts,
-                       float& of_gradient) {
-    const Task& task = of.task;
-    u32 blocks = of.second.width / BLOCK;
-    // All loads come first: none waits for what is computed.
-    float g[BLOCK];
-    row.gradient.template load_block<true>(task.columns, block, g);
-    Moments<4> moments;
-    moments.load_from(MOMENT_FOUR, row.moments, blocks, block);
+    u32 each = task.moment == MOMENT_FOUR ? 8 : task.moment == MOMENT_EIGHT ? 16 : 64;
+    MomentPlace moments = {row.moments + block * each, row.moments + blocks * each + block};
+    Push push = move_moments(moments, task.moment, of.step, g, roots, Other{pairs});
+    counts.moves += squares_of(of.step, squares(push.along));
     W weight;
     weight.load_from(row.at, block);
-    Pairs pairs = draw_pairs(task.draws, ((u64)number * blocks + block) * BLOCK);
-    of_gradient = squares(g);
-    float roots[BLOCK], m[BLOCK], amax;
-    roots_of(of.second, of_row, block, of.step.eps, g, roots);
-    follow_four_fast(moments.four, moments.scale, g, of.step.average, m, amax);
-    u8 chosen;
-    float inverse = choose_scale(amax, chosen);
-    // An infinite sum shows what is no number, the largest whether one must be held.
-    bool tame = tame_roots(of.second, of_row, of.step) & (of_gradient < __uint_as_float(0x7F800000));
-    if (tame & (amax <= LARGE) & (amax * inverse <= 6.0f)) {
-        codes_of<false>(m, inverse, Other{pairs}, moments.four);
-        moments.scale = chosen;
-        moments.keep_four();
-        Push push = push_of<true>(of.step, m, roots);
-        move_weight(of, row, block, weight, push, pairs, counts);
-    } else {
-        Counts here = move_wild<W>(task, of.second, of.step, &of.tables, number - task.first, block, of_row);
-        counts.tally.changed += here.tally.changed, counts.tally.rescaled += here.tally.rescaled;
-        counts.tally.saturated += here.tally.saturated, counts.tally.refused += here.tally.refused;
-        counts.moves += here.moves;
-    }
+    weight.move(row.at, block, of.tables, Move{push, Own{{pairs}, task.half}}, counts.tally);
 }
 
-// USUAL: moments of four bits and factored second moments, in whole rows.
-template <class W, bool USUAL> DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step) {
+// The columns' averages, which nobody reads now, follow. The last thread blocks, which may have less to move, come first.
+DEVICE void follow_columns(const SecondMoments& second, u32 columns) {
+    u32 from_last = gridDim.x - 1 - blockIdx.x, threads = gridDim.x * blockDim.x;
+    for (u32 column = from_last * blockDim.x + threadIdx.x; column < columns; column += threads)
+        follow_column(second.columns, second.average, columns, column);
+}
+
+// The average of a tile's row follows the squares of its blocks, one of which each thread of the warp has.
+DEVICE void follow_row(const SecondMoments& second, float* place, float average, float sum, u32 tile, u32 columns) {
+    for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+    if (threadIdx.x % 32 > 0 || tile >= tiles_of(columns)) return;
+    u32 count = min(TILE, columns - tile * TILE);
+    // The same, and faster.
+    float mean = count == TILE ? sum * (1.0f / (float)TILE) : sum / (float)count;
+    *place = follow(second.average, average, mean);
+}
+
+template <class W> DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step) {
     __shared__ typename W::Tables tables;
     tables.fill();
+    __syncthreads();
     Counts counts = {};
-    u32 blocks = second.width / BLOCK, tiles = tiles_of(task.columns), lane = threadIdx.x % 32;
-    // The columns' averages, which nobody reads now, follow. The last thread blocks, which may have a row less to move, come
-    // first.
-    u32 from_last = gridDim.x - 1 - blockIdx.x, threads = gridDim.x * blockDim.x;
-    if (!second.full)
-        for (u32 column = from_last * blockDim.x + threadIdx.x; column < task.columns; column += threads)
-            follow_column(second.columns, second.average, task.columns, column);
+    u32 blocks = second.width / BLOCK, tiles = tiles_of(task.columns);
+    if (!second.full) follow_columns(second, task.columns);
     Common<W> common = {task, second, step, tables, tensor_scale(task.weight, W::FORMAT)};
     for (u32 index = blockIdx.x; index < task.rows; index += gridDim.x) {
         Row<W> row(task, blocks, index, common.global);
@@ -287,18 +222,12 @@ template <class W, bool USUAL> DEVICE void learn(const Task& task, const SecondM
             if (!second.full && tile < tiles) average = *place;
             float of_row = root(average) * second.per_old_root;
             if (block < blocks) {
-                if constexpr (USUAL) move_usual(common, row, number, block, of_row, counts, sum);
-                else {
-                    float g[BLOCK];
-                    row.gradient.template load_block<false>(task.columns, block, g);
-                    sum = squares(g);
-                    move_any<W, false>(common, row, number, block, of_row, counts);
-                }
+                float g[BLOCK];
+                row.gradient.template load_block<false>(task.columns, block, g);
+                sum = squares(g);
+                move_any<W>(common, row, number, block, of_row, g, counts);
             }
-            if (second.full) continue;
-            for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
-            float mean = sum / (float)min(TILE, task.columns - tile * TILE);
-            if (lane == 0 && tile < tiles) *place = follow(second.average, average, mean);
+            if (!second.full) follow_row(second, place, average, sum, tile, task.columns);
         }
     }
     count(task.counts, counts.tally, counts.moves);
@@ -311,14 +240,9 @@ template <class W, bool USUAL> DEVICE void learn(const Task& task, const SecondM
 #define STEP {{keep, fresh}, size, per_root, per_old_root, eps, decay, limit, per_square}
 #define SECOND_AVERAGE (Average{second_keep, second_fresh})
 
-// Kinds of weights that need no table.
-struct NoTables {
-    DEVICE void fill() {}
-};
-
 // One kernel for each kind of weight.
-#define LEARN(name, MOMENT, FULL, NARROW, WHOLE, ...)                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE)                                               \
+#define LEARN(name, BOUNDS, MOMENT, FULL, NARROW, BY)                                                            \
+    extern "C" __global__ void __launch_bounds__ BOUNDS                                                          \
         name(u8* weight, u8* rest, u8* moments, float* second, const float* profile, const float* sums,          \
              float* step_sums, float* column_averages, u32 summed, u32 ends, u32 looked_at, const u8* gradient,  \
              u32 narrow, u32 first, u32 rows, u32 columns, u32 moment, u32 full, int scales_by, u32 key0,        \
@@ -328,11 +252,7 @@ struct NoTables {
         ColumnSums of_columns = {sums, step_sums, column_averages, summed, first == 0, ends, looked_at};         \
         SecondMoments seconds = {second, profile, FULL, (columns + BLOCK - 1) / BLOCK * BLOCK, SECOND_AVERAGE,   \
                                  per_root, per_old_root, own, of_columns};                                       \
-        learn<__VA_ARGS__, WHOLE>(task, seconds, Step STEP);                                                     \
+        BY(task, seconds, Step STEP);                                                                            \
     }
 
-// Moments of four bits, factored second moments, columns that are a multiple of 64; the same with a narrow gradient; and
-// all others.
-#define USUAL(name, ...) LEARN(name, MOMENT_FOUR, 0, 0, true, __VA_ARGS__)
-#define USUAL_NARROW(name, ...) LEARN(name, MOMENT_FOUR, 0, 1, true, __VA_ARGS__)
-#define ANY(name, ...) LEARN(name, moment, full, narrow, false, __VA_ARGS__)
+#define ANY(name, ...) LEARN(name, (THREADS), moment, full, narrow, (learn<__VA_ARGS__>))

@@ -7,7 +7,7 @@ namespace state {
 
 constexpr u32 SCALE_SHIFT = (127 - 48) << 2;
 
-DEVICE float moment_scale(u8 byte) {
+DEVICE float moment_scale(u32 byte) {
     return __uint_as_float((byte + SCALE_SHIFT) << 21);
 }
 
@@ -42,7 +42,7 @@ DEVICE void follow_four(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK]
 }
 
 // The same as `follow_four`, and faster. Their largest magnitude is `amax`, NaN apart.
-DEVICE void follow_four_fast(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK], Average average,
+DEVICE void follow_four_fast(const u32 (&codes)[2], u32 scale, const float (&g)[BLOCK], Average average,
                              float (&m)[BLOCK], float& amax) {
     constexpr float TINY = 1.0f / (1ll << 49), UP = (float)(1ll << 50) * (float)(1ll << 50);
     float half = average.keep * moment_scale(scale) * 0.5f;
@@ -66,14 +66,16 @@ DEVICE void codes_of(const float (&m)[BLOCK], float inverse, const Luck& luck, u
 }
 
 // The scale of moments whose `finite_amax` is this; gives what brings them to codes.
-DEVICE float choose_scale(float amax, u8& scale) {
+DEVICE float choose_scale(float amax, u32& scale) {
     int quarters = (int)((__float_as_uint(sixth(amax)) + 0x1FFFFF) >> 21);
-    scale = (u8)(clamped(quarters, (int)SCALE_SHIFT, (int)SCALE_SHIFT + 255) - (int)SCALE_SHIFT);
+    scale = clamped(quarters, (int)SCALE_SHIFT, (int)SCALE_SHIFT + 255) - (int)SCALE_SHIFT;
     return one_over(moment_scale(scale));
 }
 
 template <class Luck> DEVICE void encode_four(const float (&m)[BLOCK], const Luck& luck, u32 (&codes)[2], u8& scale) {
-    codes_of<true>(m, choose_scale(finite_amax(m), scale), luck, codes);
+    u32 chosen;
+    codes_of<true>(m, choose_scale(finite_amax(m), chosen), luck, codes);
+    scale = (u8)chosen;
 }
 
 DEVICE void decode_eight(const u32 (&codes)[4], u8 scale, float (&m)[BLOCK]) {

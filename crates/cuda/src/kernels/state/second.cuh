@@ -10,6 +10,12 @@ DEVICE float root(float v) {
     return sqrtf(v > FLOOR ? v : FLOOR);
 }
 
+// The same of what is neither tiny nor infinite; of others it may be no number.
+DEVICE float root_in_range(float v) {
+    float x = v > FLOOR ? v : FLOOR, inverse = about_one_over_root(x), almost = x * inverse;
+    return __fmaf_rn(__fmaf_rn(-almost, almost, x), 0.5f * inverse, almost);
+}
+
 // An average that follows a mean; one that is not finite is not followed.
 DEVICE float follow(Average average, float old, float mean) {
     float now = average_of(average, old, mean);

@@ -79,10 +79,10 @@ template <int BITS> struct Nvfp4 {
     struct Tables {
         uint4 fours[COUNT / 8];
 
+        // A thread's part.
         DEVICE void fill() {
             const uint4* from = (const uint4*)spellings<BITS>();
             for (int at = threadIdx.x; at < COUNT / 8; at += blockDim.x) fours[at] = from[at];
-            __syncthreads();
         }
 
         // Of twice so many units.
@@ -151,12 +151,17 @@ template <int BITS> struct Nvfp4 {
         return true;
     }
 
-    // A move of less than 64 units under a scale that stays.
+    // Of 256 units under a scale, `size` is so many times.
+    static DEVICE float times_of(u8 scale, float global, float size) {
+        return size / (e4m3(scale) / (float)ONE * global) * PER_256;
+    }
+
+    // A move of less than 64 units under a scale that stays. Where it is none, nothing moves.
     template <class Luck>
-    DEVICE Moved update_near(const Tables& tables, float global, const Push& push, const Luck& luck, Tally& tally) {
+    DEVICE Moved update_near(const Tables& tables, float times, const Push& push, const Luck& luck, Tally& tally) {
         u32 k[BLOCK / 2], moves[BLOCK], now[BLOCK];
         pairs(k);
-        push.settle([&](int i) { return units_of(k, i); }, push.size / (e4m3(scale) / (float)ONE * global), luck, moves);
+        push.settle([&](int i) { return units_of(k, i); }, times, luck, moves);
         u32 any = 0, all = ~0u, where = 0;
         UNROLL for (int i = 0; i < BLOCK / 2; i++) {
             u32 both = __byte_perm(moves[2 * i], moves[2 * i + 1], 0x5410);

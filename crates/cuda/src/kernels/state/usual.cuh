@@ -1,0 +1,218 @@
+// What is usual learns: moments of four bits, factored second moments, rows whose columns are a multiple of 64. A thread
+// moves a block, a warp a tile, and asks for the next one before. A block that does not move as most do is put aside and
+// moved later, many at once.
+#pragma once
+#include "learn.cuh"
+
+constexpr int USUAL_THREADS = 128, USUAL_AT_ONCE = 4; // as in update.rs: of a thread block, and how many of these find room
+
+constexpr u32 EVERYBODY = 0xffffffffu;
+
+// ---- blocks put aside ----
+
+struct Aside {
+    u32 index, block; // a row of this call
+    float average;    // of the row's tile, before this step
+};
+
+template <class W>
+__device__ __noinline__ void move_aside(Task task, SecondMoments second, Step step, const typename W::Tables* tables, Aside of) {
+    Counts counts = {};
+    Common<W> common = {task, second, step, *tables, tensor_scale(task.weight, W::FORMAT)};
+    Row<W> row(task, second.width / BLOCK, of.index, common.global);
+    float g[BLOCK];
+    row.gradient.template load_block<true>(task.columns, of.block, g);
+    float of_row = root(of.average) * second.per_old_root;
+    move_any<W>(common, row, task.first + of.index, of.block, of_row, g, counts);
+    u32 parts[4] = {counts.tally.changed, counts.tally.rescaled, counts.tally.saturated, counts.tally.refused};
+    for (int part = 0; part < 4; part++)
+        if (parts[part] > 0) atomicAdd(task.counts + part, (u64)parts[part]);
+    atomicAdd(task.counts + SQUARES, counts.moves);
+}
+
+// Those of a warp: all blocks of a tile may come when nearly so many wait as there are threads.
+struct Waiting {
+    Aside list[32 + 32];
+    u32 count;
+
+    // Puts aside what threads have that say so. Whether there is room for those of another tile.
+    DEVICE bool put(bool mine, const Aside& aside) {
+        u32 apart = __ballot_sync(EVERYBODY, mine), lane = threadIdx.x % 32;
+        if (apart == 0) return true;
+        u32 before = count, now = before + __popc(apart);
+        if (mine) list[before + __popc(apart & ((1u << lane) - 1))] = aside;
+        __syncwarp();
+        count = now;
+        __syncwarp();
+        return now <= 32;
+    }
+
+    // As many move as there are threads, the last first.
+    template <class W> DEVICE void move(const Common<W>& of) {
+        u32 lane = threadIdx.x % 32, these = min(count, 32u), rest = count - these;
+        if (lane < these) move_aside<W>(of.task, of.second, of.step, &of.tables, list[rest + lane]);
+        __syncwarp();
+        count = rest;
+        __syncwarp();
+    }
+};
+
+// ---- a tile ----
+
+// Where a thread's block of a tile is, by numbers of blocks, which 32 bits hold: the same places as those of `Row`, found by
+// fewer instructions. Found again where it is stored, so that no registers hold it meanwhile.
+template <class W> struct Spot {
+    u32 row, blocks, block; // `block` is the first one, where there is none
+    u32 before;             // blocks of the rows above
+
+    DEVICE Spot(const Common<W>& of, u32 index, u32 tile) {
+        row = of.task.first + index, blocks = of.second.width / BLOCK, block = tile * 32 + threadIdx.x % 32;
+        if (block >= blocks) block = 0;
+        before = row * blocks;
+    }
+
+    DEVICE Place weight(const Common<W>& of) const {
+        u8* panels = of.task.weight + 64;
+        u32 panel = row / 16, number = before + block;
+        return {panels + (u64)(number + panel * (16 / W::CODES * blocks)) * W::CODES,
+                panels + (u64)(panel + 1) * (16 * W::CODES * blocks) + number,
+                of.task.rest + (u64)number * W::REST_BYTES, of.global, 0};
+    }
+
+    DEVICE MomentPlace moments(const Common<W>& of) const {
+        u8* at = of.task.moments + (u64)before * 9;
+        return {at + block * 8, at + (blocks * 8 + block)};
+    }
+
+    DEVICE const uint4* gradient(const Common<W>& of, u32 index, u32 fours) const {
+        return (const uint4*)of.task.gradient + (u64)(index * blocks + block) * fours;
+    }
+
+    DEVICE float* average(const Common<W>& of, u32 tile) const {
+        return of.second.second + (row * tiles_of(of.task.columns) + tile);
+    }
+};
+
+// What a thread has to move, as it was loaded.
+template <class W, bool NARROW> struct Part {
+    static constexpr int FOURS = NARROW ? 2 : 4;
+    uint4 gradient[FOURS];
+    float average;
+    u32 moments[2], scale;
+    W weight;
+
+    DEVICE Part(const Common<W>& of, u32 index, u32 tile) {
+        Spot<W> at(of, index, tile);
+        MomentPlace moments_at = at.moments(of);
+        const uint4* from = at.gradient(of, index, FOURS);
+        average = *at.average(of, tile);
+        UNROLL for (int i = 0; i < FOURS; i++) gradient[i] = from[i];
+        load<4>(moments_at.codes, moments);
+        scale = *moments_at.scale;
+        weight.load_from(at.weight(of), 0);
+    }
+
+    DEVICE void gradient_to(float (&g)[BLOCK]) const {
+        UNROLL for (int i = 0; i < FOURS; i++) {
+            u32 words[4] = {gradient[i].x, gradient[i].y, gradient[i].z, gradient[i].w};
+            UNROLL for (int j = 0; j < 4; j++) {
+                if (NARROW) g[8 * i + 2 * j] = lower(words[j]), g[8 * i + 2 * j + 1] = upper(words[j]);
+                else g[4 * i + j] = __uint_as_float(words[j]);
+            }
+        }
+    }
+};
+
+// Which tile of which row a warp has.
+struct Turn {
+    u32 index, tile;
+
+    DEVICE Turn next(u32 rows_on, u32 tiles_on, u32 tiles) const {
+        Turn next = {index + rows_on, tile + tiles_on};
+        if (next.tile >= tiles) next.index++, next.tile -= tiles;
+        return next;
+    }
+};
+
+// Moves a tile, and loads the one that is `ahead` before it ends. Whether there is still room for blocks put aside.
+template <class W, bool NARROW>
+DEVICE bool move_tile(const Common<W>& of, const float* times, Part<W, NARROW>& part, Turn turn, Turn ahead, Waiting& waiting,
+                      Counts& counts) {
+    const Step& step = of.step;
+    const SecondMoments& second = of.second;
+    Spot<W> spot(of, turn.index, turn.tile);
+    bool there = turn.tile * 32 + threadIdx.x % 32 < spot.blocks;
+    Pairs pairs = draw_pairs(of.task.draws, (u64)(spot.before + spot.block) * BLOCK);
+    float g[BLOCK], roots[BLOCK], m[BLOCK], amax, average = part.average;
+    float of_row = root_in_range(average) * second.per_old_root;
+    part.gradient_to(g);
+    float of_gradient = squares(g);
+    roots_of(second, of_row, spot.block, step.eps, g, roots);
+    follow_four_fast(part.moments, part.scale, g, step.average, m, amax);
+    W weight = part.weight;
+    part = Part<W, NARROW>(of, ahead.index, ahead.tile);
+    u32 chosen;
+    float inverse = choose_scale(amax, chosen);
+    // An infinite sum shows what is no number, the largest whether one must be held.
+    bool usual = tame_roots(second, of_row, step) & (of_gradient < __uint_as_float(0x7F800000)) & (amax <= LARGE) &
+                 (amax * inverse <= 6.0f);
+    Push push = push_of<true>(step, m, roots);
+    u32 moments[2];
+    codes_of<false>(m, inverse, Other{pairs}, moments);
+    float by = times[weight.block.scale];
+    Tally here = {};
+    usual &= weight.block.update_near(of.tables, by, push, Own{{pairs}, of.task.half}, here) == DONE;
+    again(turn.index);
+    Spot<W> to(of, turn.index, turn.tile);
+    if (usual & there) {
+        weight.keep(to.weight(of), 0);
+        MomentPlace moments_to = to.moments(of);
+        store<4>(moments_to.codes, moments);
+        *moments_to.scale = (u8)chosen;
+        counts.tally.changed += here.changed;
+        counts.moves += squares_of(step, squares(push.along));
+    }
+    follow_row(second, to.average(of, turn.tile), average, there ? of_gradient : 0.0f, turn.tile, of.task.columns);
+    return waiting.put(!usual & there, {turn.index, to.block, average});
+}
+
+// ---- all of it ----
+
+template <class W, bool NARROW> DEVICE void learn_usual(const Task& task, const SecondMoments& second, const Step& step) {
+    __shared__ typename W::Tables tables;
+    __shared__ float times[256]; // `times_of` every scale
+    __shared__ Waiting of_warps[USUAL_THREADS / 32];
+    u32 tiles = tiles_of(task.columns);
+    u32 warps = gridDim.x * (blockDim.x / 32), warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    u32 rows_on = warps / tiles, tiles_on = warps % tiles;
+    Turn turn = {warp / tiles, warp % tiles};
+    float global = tensor_scale(task.weight, W::FORMAT);
+    Common<W> common = {task, second, step, tables, global};
+    // A warp that has nothing to do has the last tile with another, and leaves it.
+    Part<W, NARROW> part(common, min(turn.index, task.rows - 1), turn.tile);
+    tables.fill();
+    for (u32 scale = threadIdx.x; scale < 256; scale += blockDim.x)
+        times[scale] = decltype(W::block)::times_of(scale, global, -step.size);
+    Waiting& waiting = of_warps[threadIdx.x / 32];
+    waiting.count = 0;
+    follow_columns(second, task.columns);
+    __syncthreads();
+    Counts counts = {};
+    bool room = true;
+    while (turn.index < task.rows) {
+        do {
+            Turn ahead = turn.next(rows_on, tiles_on, tiles);
+            // Behind the end, what is there once more.
+            room = move_tile(common, times, part, turn, ahead.index < task.rows ? ahead : turn, waiting, counts);
+            turn = ahead;
+        } while (turn.index < task.rows && room);
+        waiting.move(common);
+    }
+    while (waiting.count > 0) waiting.move(common);
+    count(task.counts, counts.tally, counts.moves);
+}
+
+#define BOUNDS_USUAL (USUAL_THREADS, USUAL_AT_ONCE)
+#define USUAL(name, ...) LEARN(name, BOUNDS_USUAL, MOMENT_FOUR, 0, 0, (learn_usual<__VA_ARGS__, false>))
+// With a narrow gradient.
+#define USUAL_NARROW(name, ...) LEARN(name, BOUNDS_USUAL, MOMENT_FOUR, 0, 1, (learn_usual<__VA_ARGS__, true>))
