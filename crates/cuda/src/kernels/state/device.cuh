@@ -47,6 +47,24 @@ DEVICE float about_one_over_root(float x) {
     return y;
 }
 
+// The product of bytes, signed, onto c.
+DEVICE int dot_bytes(u32 a, u32 b, int c) {
+    return __dp4a((int)a, (int)b, c);
+}
+
+// The f16 in the lower or upper half of a word.
+DEVICE float lower_f16(u32 word) {
+    float y;
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(y) : "r"(word));
+    return y;
+}
+
+DEVICE float upper_f16(u32 word) {
+    float y;
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high; }" : "=f"(y) : "r"(word));
+    return y;
+}
+
 // What is computed from it is computed again from here on.
 DEVICE void again(u32& x) {
     asm volatile("" : "+r"(x));

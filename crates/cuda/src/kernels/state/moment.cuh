@@ -44,14 +44,15 @@ DEVICE void follow_four(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK]
 // The same as `follow_four`, and faster. Their largest magnitude is `amax`, NaN apart.
 DEVICE void follow_four_fast(const u32 (&codes)[2], u32 scale, const float (&g)[BLOCK], Average average,
                              float (&m)[BLOCK], float& amax) {
-    constexpr float TINY = 1.0f / (1ll << 49), UP = (float)(1ll << 50) * (float)(1ll << 50);
-    float half = average.keep * moment_scale(scale) * 0.5f;
-    UNROLL for (int i = 0; i < BLOCK; i++) {
-        // A byte is taken where it lies: as an f32 it is a tiny one, since the last is moved away from the exponent.
-        int by = 8 * min(i % 4, 2);
-        u32 four = biased_halves(codes, i & ~3), byte = (i % 4 == 3 ? four >> 8 : four) & 255u << by;
-        float halves = __fmaf_rn(__uint_as_float(byte), UP, -TINY * (float)(BIAS << by));
-        m[i] = __fmaf_rn(halves, half * (float)(1ll << (49 - by)), average.fresh * g[i]);
+    float unit = average.keep * moment_scale(scale);
+    UNROLL for (int i = 0; i < BLOCK; i += 4) {
+        // The upper bytes of the codes as f16, shifted right by one so that none is beyond 127: of codes without a sign, then of
+        // those with one, as in `biased_halves`.
+        u32 four = codes[i / 8] >> (4 * (i % 8));
+        u32 bytes = (permuted(0x1F1E1C00, 0x23222120, four) | permuted(0x5F5E5C00, 0x63626160, four ^ 0x8888)) * 2;
+        u32 low = __byte_perm(bytes, 0, 0x1404), high = __byte_perm(bytes, 0, 0x3424);
+        float values[4] = {lower_f16(low), upper_f16(low), lower_f16(high), upper_f16(high)};
+        UNROLL for (int j = 0; j < 4; j++) m[i + j] = __fmaf_rn(values[j], unit, average.fresh * g[i + j]);
     }
     amax = 0.0f;
     UNROLL for (int i = 0; i < BLOCK; i++) amax = fmaxf(amax, fabsf(m[i]));

@@ -15,31 +15,35 @@ template <int BITS> struct Nvfp4 {
     static constexpr int ONE = 1 << (BITS - 1); // units in one block scale
     static constexpr int LIMIT = 7 * ONE - 1;   // units, and half a unit more
 
-    // ---- units: twice those of two elements in the halves of a word ----
+    // ---- units ----
 
-    // More than there are, so that none is negative.
-    static constexpr int MORE = (int)BIAS * (ONE / 2) + ONE;
+    // More than there are.
+    static constexpr int MORE = (int)BIAS * (ONE / 2) + (BITS == 8 ? 0 : ONE);
 
-    // Four remainders from number `first` on, a byte each with ONE more.
-    DEVICE u32 biased_rests(int first) const {
-        if constexpr (BITS == 8) return rest[first / 4] ^ 0x80808080;
+    // Four remainders from number `first` on, a byte each; of four bits, with ONE more.
+    DEVICE u32 rests(int first) const {
+        if constexpr (BITS == 8) return rest[first / 4];
         u32 word = rest[first / 8] ^ 0x88888888;
         return __byte_perm(word & 0x0F0F0F0F, word >> 4 & 0x0F0F0F0F, first % 8 < 4 ? 0x5140 : 0x7362);
     }
 
-    DEVICE void pairs(u32 (&k)[BLOCK / 2]) const {
-        UNROLL for (int i = 0; i < BLOCK / 2; i += 2) {
-            u32 of_codes = biased_halves(codes, 2 * i), rests = biased_rests(2 * i);
-            k[i] = __byte_perm(of_codes, 0, 0x4140) * ONE + __byte_perm(rests, 0, 0x4140) * 2;
-            k[i + 1] = __byte_perm(of_codes, 0, 0x4342) * ONE + __byte_perm(rests, 0, 0x4342) * 2;
+    // Sixteen of both.
+    struct Bytes {
+        u32 halves[BLOCK / 4], rests[BLOCK / 4];
+
+        // Units of an element and MORE, onto `sum`.
+        DEVICE int units(int i, int sum) const {
+            int by = 8 * (i % 4);
+            return dot_bytes(rests[i / 4], 1u << by, dot_bytes(halves[i / 4], (u32)(ONE / 2) << by, sum));
         }
-    }
+    };
 
-    static DEVICE u32 half_of(const u32 (&pairs)[BLOCK / 2], int i) {
-        return i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xFFFF;
+    DEVICE Bytes bytes() const {
+        Bytes bytes;
+        UNROLL for (int i = 0; i < BLOCK / 4; i++)
+            bytes.halves[i] = biased_halves(codes, 4 * i), bytes.rests[i] = rests(4 * i);
+        return bytes;
     }
-
-    static DEVICE int units_of(const u32 (&pairs)[BLOCK / 2], int i) { return (int)(half_of(pairs, i) / 2) - MORE; }
 
     // ---- spellings: a remainder in the lowest byte, a code above it, and above that where the number lies ----
 
@@ -85,8 +89,8 @@ template <int BITS> struct Nvfp4 {
             for (int at = threadIdx.x; at < COUNT / 8; at += blockDim.x) fours[at] = from[at];
         }
 
-        // Of twice so many units.
-        DEVICE u32 at(int twice) const { return *(const u16*)((const u8*)fours + (twice - 2 * FIRST)); }
+        // Of so many units.
+        DEVICE u32 at(int units) const { return *(const u16*)((const u8*)fours + (u32)(units - FIRST) * 2); }
     };
 
     // Codes and remainders of sixteen spellings.
@@ -159,19 +163,16 @@ template <int BITS> struct Nvfp4 {
     // A move of less than 64 units under a scale that stays. Where it is none, nothing moves.
     template <class Luck>
     DEVICE Moved update_near(const Tables& tables, float times, const Push& push, const Luck& luck, Tally& tally) {
-        u32 k[BLOCK / 2], moves[BLOCK], now[BLOCK];
-        pairs(k);
-        push.settle([&](int i) { return units_of(k, i); }, times, luck, moves);
-        u32 any = 0, all = ~0u, where = 0;
-        UNROLL for (int i = 0; i < BLOCK / 2; i++) {
-            u32 both = __byte_perm(moves[2 * i], moves[2 * i + 1], 0x5410);
-            any |= both, all &= both, k[i] += 2 * both;
-        }
-        if (any & 0xFF80FF80) return NOT_NEAR;
-        UNROLL for (int i = 0; i < BLOCK; i++) now[i] = tables.at((int)half_of(k, i) - 2 * (MORE + 64)), where |= now[i];
+        Bytes of = bytes();
+        u32 moves[BLOCK], now[BLOCK], any = 0, all = ~0u, where = 0;
+        push.settle([&](int i) { return of.units(i, -MORE); }, times, luck, moves);
+        UNROLL for (int i = 0; i < BLOCK; i++) any |= moves[i], all &= moves[i];
+        if (((any & ~SETTLED) | (~all & SETTLED)) >= 128) return NOT_NEAR;
+        UNROLL for (int i = 0; i < BLOCK; i++)
+            now[i] = tables.at(of.units(i, (int)moves[i]) - (int)(SETTLED + 64) - MORE), where |= now[i];
         if (!stays(where)) return NO_STAY;
         // Where nothing moves, all keep their bits, however they are spelled.
-        if (any != 0x00400040 || all != 0x00400040) put(now, tally);
+        if (any != SETTLED + 64 || all != SETTLED + 64) put(now, tally);
         return DONE;
     }
 
@@ -179,9 +180,9 @@ template <int BITS> struct Nvfp4 {
     template <class Luck>
     DEVICE void update_far(float global, const Push& push, const Luck& luck, Moved why, Tally& tally) {
         int k[BLOCK], now[BLOCK];
-        u32 both[BLOCK / 2], spellings[BLOCK], all = 0;
-        pairs(both);
-        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = units_of(both, i);
+        u32 spellings[BLOCK], all = 0;
+        Bytes of = bytes();
+        UNROLL for (int i = 0; i < BLOCK; i++) k[i] = of.units(i, -MORE);
         u8 chosen = scale;
         if (why == NOT_NEAR) {
             push.whole_units(k, e4m3(scale) / (float)ONE * global, luck, now);
