@@ -1,6 +1,7 @@
 // Tensors learn whose moments have four bits, whose second moments are factored and whose rows are whole: the usual
 // ones. Others: `update_any.cu`, `update_masters.cu`.
 #include "state/kinds.cuh"
+#include "state/usual.cuh"
 
 // ---- second moments ----
 

@@ -18,8 +18,8 @@ const THREADS: usize = 160;
 /// Threads of a thread block that moves what is usual, a warp each tile; `USUAL_THREADS` in usual.cuh.
 const USUAL_THREADS: usize = 128;
 
-/// Thread blocks for each multiprocessor, whose threads walk over the rows with what they have prepared; `USUAL_AT_ONCE` in
-/// usual.cuh.
+/// Thread blocks of so many threads for each multiprocessor, which walk over the rows with what they have prepared; as
+/// `USUAL_AT_ONCE` in usual.cuh.
 const AT_ONCE: usize = 4;
 
 /// Threads of a thread block that sums squares of columns; as in update.cu.
@@ -70,14 +70,14 @@ pub(crate) fn weight(
     };
     let (rows, columns) = (gradient.rows, of.columns);
     let (kernel, usual) = kernel(of, &step.recipe, gradient.narrow);
-    let (tiles, at_once) =
-        (second::tiles(columns), AT_ONCE * cuda.device.properties.multiprocessors as usize);
-    let (wanted, threads) = if usual {
-        ((rows * tiles).div_ceil(USUAL_THREADS / 32), USUAL_THREADS)
+    let tiles = second::tiles(columns);
+    let (wanted, threads, at_once) = if usual {
+        ((rows * tiles).div_ceil(USUAL_THREADS / 32), USUAL_THREADS, AT_ONCE)
     } else {
-        (rows, threads(columns))
+        (rows, threads(columns), AT_ONCE * THREADS / threads(columns))
     };
-    let grid = Grid::line(wanted.min(at_once), threads as u32);
+    let most = at_once * cuda.device.properties.multiprocessors as usize;
+    let grid = Grid::line(wanted.min(most), threads as u32);
     cuda.counted(|cuda, counts| {
         let averages = seconds.add(4 * of.rows * tiles);
         let sums = if full { Sums::NONE } else { sum_columns(cuda, first, gradient, averages, step.step)? };

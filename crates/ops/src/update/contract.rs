@@ -45,9 +45,10 @@ pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
             }
         }
     }
-    // More rows than a device takes at once, and rows longer than it takes at once.
-    check_case(&make, Recipe::DEFAULT, Nvfp4, (2100, 64), false);
+    // More rows than a device takes at once (an H200 has 2112 warps for them), and rows longer than it takes at once.
+    check_case(&make, Recipe::DEFAULT, Nvfp4, (4300, 64), false);
     check_case(&make, Recipe::DEFAULT, Nvfp4, (17, 4480), false);
+    check_case(&make, Recipe::LEAN, Int8, (17, 1088), false);
     check_vector_case(&make);
 }
 

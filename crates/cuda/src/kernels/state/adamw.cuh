@@ -55,7 +55,7 @@ struct NoTables {
 };
 
 // Along moments over roots, which are corrected already and have eps in them. TAME: no root is beyond 2^60, and eps is in
-// the middle of the range (`tame_eps`).
+// the middle of the range.
 template <bool TAME> DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&roots)[BLOCK]) {
     Push push;
     push.size = -step.size, push.decay = step.decay;
@@ -67,10 +67,6 @@ template <bool TAME> DEVICE Push push_of(const Step& step, const float (&m)[BLOC
         }
     }
     return push;
-}
-
-DEVICE bool tame_eps(const Step& step) {
-    return (step.eps >= SMALL) & (step.eps <= LARGE);
 }
 
 // What the squares of a block's moves count; what is not finite counts as the most.

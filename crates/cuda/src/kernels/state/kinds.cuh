@@ -1,8 +1,8 @@
 // Kinds of weights: each loads a block, moves it and stores it.
 #pragma once
 #include "int8.cuh"
+#include "learn.cuh"
 #include "master.cuh"
-#include "usual.cuh"
 #include "weight.cuh"
 
 // Codes and remainders.

@@ -14,6 +14,7 @@ using namespace state;
 // As in update.rs.
 enum { MOMENT_FOUR, MOMENT_EIGHT, MOMENT_FLOAT };
 constexpr int THREADS = 160; // of a thread block, at most
+constexpr u32 EVERYBODY = 0xffffffffu;
 
 // ---- second moments ----
 
@@ -27,12 +28,6 @@ struct SecondMoments {
     float own;                    // root, corrected, of the share that an element's own gradient has
     ColumnSums columns;
 };
-
-// Whether no root is beyond 2^60 where no moment is beyond LARGE: no column's share is beyond the number of columns, and a
-// gradient hardly beyond the moment it went into.
-DEVICE bool tame_roots(const SecondMoments& of, float of_row, const Step& step) {
-    return !of.full & (of_row <= LARGE) & (of.own <= 512.0f) & (step.average.fresh >= 1.0f / 512.0f) & tame_eps(step);
-}
 
 // Of factored moments: `of_row` is the root of the row's average, corrected.
 DEVICE void roots_of(const SecondMoments& of, float of_row, u32 block, float eps, const float (&g)[BLOCK],
@@ -111,15 +106,15 @@ DEVICE u32 moment_bytes(u32 kind) {
     return kind == MOMENT_FOUR ? 9 : kind == MOMENT_EIGHT ? 17 : 64;
 }
 
-// Adds counts of a thread block to those of the call: whole numbers, so that no order shows.
+// Adds counts of a warp to those of the call: whole numbers, so that no order shows.
 DEVICE void count(u64* counts, const Tally& tally, u64 squares) {
     u32 parts[4] = {tally.changed, tally.rescaled, tally.saturated, tally.refused};
     for (int part = 0; part < 4; part++) {
         u32 sum = parts[part];
-        for (int width = 16; width > 0; width /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, width);
+        for (int width = 16; width > 0; width /= 2) sum += __shfl_xor_sync(EVERYBODY, sum, width);
         if (threadIdx.x % 32 == 0 && sum > 0) atomicAdd(counts + part, (u64)sum);
     }
-    for (int width = 16; width > 0; width /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, width);
+    for (int width = 16; width > 0; width /= 2) squares += __shfl_xor_sync(EVERYBODY, squares, width);
     if (threadIdx.x % 32 == 0 && squares > 0) atomicAdd(counts + SQUARES, squares);
 }
 
@@ -188,16 +183,20 @@ DEVICE void move_any(const Common<W>& of, const Row<W>& row, u32 number, u32 blo
     weight.move(row.at, block, of.tables, Move{push, Own{{pairs}, task.half}}, counts.tally);
 }
 
-// The columns' averages, which nobody reads now, follow. The last thread blocks, which may have less to move, come first.
+// The columns' averages from one on follow, of which nobody reads any now. Most thread blocks have none: it is out of their way.
+__device__ __noinline__ void follow_these(ColumnSums sums, Average average, u32 columns, u32 column) {
+    for (; column < columns; column += gridDim.x * blockDim.x) follow_column(sums, average, columns, column);
+}
+
+// The last thread blocks, which may have less to move, come first.
 DEVICE void follow_columns(const SecondMoments& second, u32 columns) {
-    u32 from_last = gridDim.x - 1 - blockIdx.x, threads = gridDim.x * blockDim.x;
-    for (u32 column = from_last * blockDim.x + threadIdx.x; column < columns; column += threads)
-        follow_column(second.columns, second.average, columns, column);
+    u32 column = (gridDim.x - 1 - blockIdx.x) * blockDim.x + threadIdx.x;
+    if (column < columns) follow_these(second.columns, second.average, columns, column);
 }
 
 // The average of a tile's row follows the squares of its blocks, one of which each thread of the warp has.
 DEVICE void follow_row(const SecondMoments& second, float* place, float average, float sum, u32 tile, u32 columns) {
-    for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+    for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(EVERYBODY, sum, apart);
     if (threadIdx.x % 32 > 0 || tile >= tiles_of(columns)) return;
     u32 count = min(TILE, columns - tile * TILE);
     // The same, and faster.

@@ -10,7 +10,7 @@ DEVICE float root(float v) {
     return sqrtf(v > FLOOR ? v : FLOOR);
 }
 
-// The same of what is neither tiny nor infinite; of others it may be no number.
+// The same, but for infinity, whose root may be no number. (Every finite number was tried on an H200.)
 DEVICE float root_in_range(float v) {
     float x = v > FLOOR ? v : FLOOR, inverse = about_one_over_root(x), almost = x * inverse;
     return __fmaf_rn(__fmaf_rn(-almost, almost, x), 0.5f * inverse, almost);
@@ -48,8 +48,15 @@ struct ColumnSums {
 // Adds sums of a column to those of the step in their order; at its end the average follows.
 DEVICE void follow_column(const ColumnSums& of, Average average, u32 columns, u32 column) {
     float total = of.begins ? 0.0f : of.step[column];
-#pragma unroll 16
-    for (u32 at = 0; at < of.count; at++) total += of.sums[(u64)at * columns + column];
+    // Several are read before the first is needed; zeros add nothing.
+    constexpr u32 AT_ONCE = 16;
+#pragma unroll 1
+    for (u32 at = 0; at < of.count; at += AT_ONCE) {
+        float near[AT_ONCE];
+        UNROLL for (u32 i = 0; i < AT_ONCE; i++)
+            near[i] = at + i < of.count ? of.sums[(u64)(at + i) * columns + column] : 0.0f;
+        UNROLL for (u32 i = 0; i < AT_ONCE; i++) total += near[i];
+    }
     of.step[column] = total;
     if (of.ends && of.looked_at > 0)
         of.averages[column] = follow(average, of.averages[column], total / (float)of.looked_at);

@@ -6,17 +6,16 @@
 
 constexpr int USUAL_THREADS = 128, USUAL_AT_ONCE = 4; // as in update.rs: of a thread block, and how many of these find room
 
-constexpr u32 EVERYBODY = 0xffffffffu;
-
 // ---- blocks put aside ----
 
 struct Aside {
-    u32 index, block; // a row of this call
+    u32 index, block; // a row of this call, and one of its blocks
     float average;    // of the row's tile, before this step
 };
 
 template <class W>
 __device__ __noinline__ void move_aside(Task task, SecondMoments second, Step step, const typename W::Tables* tables, Aside of) {
+    task.moment = MOMENT_FOUR, second.full = 0;
     Counts counts = {};
     Common<W> common = {task, second, step, *tables, tensor_scale(task.weight, W::FORMAT)};
     Row<W> row(task, second.width / BLOCK, of.index, common.global);
@@ -24,10 +23,10 @@ __device__ __noinline__ void move_aside(Task task, SecondMoments second, Step st
     row.gradient.template load_block<true>(task.columns, of.block, g);
     float of_row = root(of.average) * second.per_old_root;
     move_any<W>(common, row, task.first + of.index, of.block, of_row, g, counts);
-    u32 parts[4] = {counts.tally.changed, counts.tally.rescaled, counts.tally.saturated, counts.tally.refused};
-    for (int part = 0; part < 4; part++)
-        if (parts[part] > 0) atomicAdd(task.counts + part, (u64)parts[part]);
-    atomicAdd(task.counts + SQUARES, counts.moves);
+    const Tally& tally = counts.tally;
+    u64 parts[5] = {tally.changed, tally.rescaled, tally.saturated, tally.refused, counts.moves};
+    for (int part = 0; part < 5; part++)
+        if (parts[part] > 0) atomicAdd(task.counts + part, parts[part]);
 }
 
 // Those of a warp: all blocks of a tile may come when nearly so many wait as there are threads.
@@ -134,6 +133,12 @@ struct Turn {
     }
 };
 
+// Whether no root is beyond 2^60 where no moment is beyond LARGE: no column's share is beyond the number of columns, and a
+// gradient hardly beyond the moment it went into.
+DEVICE bool tame_roots(const SecondMoments& of, float of_row, const Step& step) {
+    return (of_row <= LARGE) & (of.own <= 512.0f) & (step.average.fresh >= 1.0f / 512.0f) & (step.eps >= SMALL) & (step.eps <= LARGE);
+}
+
 // Moves a tile, and loads the one that is `ahead` before it ends. Whether there is still room for blocks put aside.
 template <class W, bool NARROW>
 DEVICE bool move_tile(const Common<W>& of, const float* times, Part<W, NARROW>& part, Turn turn, Turn ahead, Waiting& waiting,
@@ -188,7 +193,7 @@ template <class W, bool NARROW> DEVICE void learn_usual(const Task& task, const 
     Turn turn = {warp / tiles, warp % tiles};
     float global = tensor_scale(task.weight, W::FORMAT);
     Common<W> common = {task, second, step, tables, global};
-    // A warp that has nothing to do has the last tile with another, and leaves it.
+    // A warp that has nothing to do has a tile of the last row with another, and leaves it.
     Part<W, NARROW> part(common, min(turn.index, task.rows - 1), turn.tile);
     tables.fill();
     for (u32 scale = threadIdx.x; scale < 256; scale += blockDim.x)
@@ -198,17 +203,15 @@ template <class W, bool NARROW> DEVICE void learn_usual(const Task& task, const 
     follow_columns(second, task.columns);
     __syncthreads();
     Counts counts = {};
-    bool room = true;
-    while (turn.index < task.rows) {
-        do {
+    do {
+        for (bool room = true; room && turn.index < task.rows;) {
             Turn ahead = turn.next(rows_on, tiles_on, tiles);
             // Behind the end, what is there once more.
             room = move_tile(common, times, part, turn, ahead.index < task.rows ? ahead : turn, waiting, counts);
             turn = ahead;
-        } while (turn.index < task.rows && room);
+        }
         waiting.move(common);
-    }
-    while (waiting.count > 0) waiting.move(common);
+    } while (turn.index < task.rows || waiting.count > 0);
     count(task.counts, counts.tally, counts.moves);
 }
 

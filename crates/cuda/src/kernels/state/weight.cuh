@@ -70,27 +70,35 @@ template <int BITS> struct Nvfp4 {
         return ((u32)(k - units) & ((1u << BITS) - 1)) | code << 8 | where(k);
     }
 
-    // Every number of units that a near move leads to, in whole fours of words.
-    static constexpr int FIRST = -(LIMIT + 1) - 64, COUNT = (LIMIT + 64 - FIRST + 7) / 8 * 8;
+    // Every number of units that a near move leads to. Where remainders are small, as they are at first in a model that came
+    // without, units lie near multiples of 64, which would be in one bank of the memory: so a place is left out after each 64.
+    static constexpr int FIRST = -(LIMIT + 1) - 64, COUNT = LIMIT + 64 - FIRST;
+    static_assert(FIRST % 64 == 0 || BITS != 8);
+    static constexpr DEVICE u32 place(u32 at) { return BITS == 8 ? at + (at >> 6) : at; }
+    static constexpr u32 PLACES = (place(COUNT) + 7) / 8 * 8; // whole fours of words
     struct alignas(16) Spellings {
-        u16 of[COUNT];
+        u16 of[PLACES];
 
         constexpr DEVICE Spellings() : of() {
-            for (int at = 0; at < COUNT; at++) of[at] = (u16)spelled(at + FIRST);
+            for (int at = 0; at < COUNT; at++) of[place(at)] = (u16)spelled(at + FIRST);
         }
     };
 
     struct Tables {
-        uint4 fours[COUNT / 8];
+        uint4 fours[PLACES / 8];
 
         // A thread's part.
         DEVICE void fill() {
             const uint4* from = (const uint4*)spellings<BITS>();
-            for (int at = threadIdx.x; at < COUNT / 8; at += blockDim.x) fours[at] = from[at];
+            for (u32 at = threadIdx.x; at < PLACES / 8; at += blockDim.x) fours[at] = from[at];
         }
 
-        // Of so many units.
-        DEVICE u32 at(int units) const { return *(const u16*)((const u8*)fours + (u32)(units - FIRST) * 2); }
+        // Of so many units, and MORE than there are, and what `settled` has more. All that is more is a multiple of 64, so that
+        // it may be taken off behind `place`.
+        DEVICE u32 at(u32 units) const {
+            constexpr u32 BEFORE = SETTLED + 64 + MORE + FIRST;
+            return *(const u16*)((const u8*)fours + (place(units) - place(BEFORE)) * 2);
+        }
     };
 
     // Codes and remainders of sixteen spellings.
@@ -167,9 +175,10 @@ template <int BITS> struct Nvfp4 {
         u32 moves[BLOCK], now[BLOCK], any = 0, all = ~0u, where = 0;
         push.settle([&](int i) { return of.units(i, -MORE); }, times, luck, moves);
         UNROLL for (int i = 0; i < BLOCK; i++) any |= moves[i], all &= moves[i];
-        if (((any & ~SETTLED) | (~all & SETTLED)) >= 128) return NOT_NEAR;
+        // What is below SETTLED has other bits, too: a sum is held.
+        if ((any & ~SETTLED) >= 128) return NOT_NEAR;
         UNROLL for (int i = 0; i < BLOCK; i++)
-            now[i] = tables.at(of.units(i, (int)moves[i]) - (int)(SETTLED + 64) - MORE), where |= now[i];
+            now[i] = tables.at((u32)of.units(i, (int)moves[i])), where |= now[i];
         if (!stays(where)) return NO_STAY;
         // Where nothing moves, all keep their bits, however they are spelled.
         if (any != SETTLED + 64 || all != SETTLED + 64) put(now, tally);
