@@ -75,6 +75,18 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// Ids of a text that goes on behind a line break: not as one that begins, which some tokenizers put a space before.
+    pub(crate) fn encode_further(&self, text: &str) -> Result<Vec<u32>, Error> {
+        if !self.strips_first_space {
+            return self.encode(text);
+        }
+        let (before, mut ids) = (self.encode("\n")?, self.encode(&format!("\n{text}"))?);
+        if ids.starts_with(&before) {
+            ids.drain(..before.len());
+        }
+        Ok(ids)
+    }
+
     /// Text of ids; bytes that are no UTF-8 become U+FFFD. `skip_special` leaves special tokens out.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, Error> {
         let mut stream = Stream::new(self, skip_special);

@@ -8,10 +8,10 @@ use super::lines::Lines;
 use super::{Content, Row};
 use crate::error::Error;
 
-/// A piece is about this long.
-const PIECE: usize = 1 << 20;
+/// A piece is about this long; a tokenizer takes a hundred times as much memory for it.
+const PIECE: usize = 1 << 16;
 /// A piece is cut anywhere between lines from here on.
-const LONGEST_PIECE: usize = 16 << 20;
+const LONGEST_PIECE: usize = 1 << 20;
 const SEPARATOR: &str = "<|endoftext|>";
 
 /// What is known between two pieces.

@@ -173,8 +173,9 @@ impl Reading<'_> {
                     report.rows += 1;
                     *document = Document { tokens: self.renderer.text_start(), line: row.line };
                 }
-                let ids = self.renderer.tokenizer.encode(text)?;
-                if ids.iter().any(|&id| self.renderer.tokenizer.is_special(id)) {
+                let tokenizer = self.renderer.tokenizer;
+                let ids = if *begins { tokenizer.encode(text) } else { tokenizer.encode_further(text) }?;
+                if ids.iter().any(|&id| tokenizer.is_special(id)) {
                     report.controls.add(row.line);
                 }
                 document.tokens.extend(ids);

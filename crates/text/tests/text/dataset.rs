@@ -8,6 +8,7 @@ use halfbyte_text::dataset::{
 use halfbyte_text::{ChatTemplate, Error, Tokenizer};
 use serde_json::Map;
 
+use crate::gguf::small_pieces;
 use crate::tokenizer::small;
 
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -221,15 +222,23 @@ fn a_text_is_cut_into_windows_that_predict_every_token_once() {
 
 #[test]
 fn a_large_text_read_in_pieces_gives_the_tokens_of_the_whole() {
-    let files = Files::new("pieces");
     let text: String = (0..60_000).map(|i| format!("{}line {i} 我是誰\n\n", " ".repeat(i % 4))).collect();
     assert!(text.len() > 1 << 20);
-    let source = files.write("a.txt", &text);
-    let data = files.read(&[source], 1 << 30, false).unwrap();
-    let mut whole = files.tokenizer.encode(text.trim_end_matches('\n')).unwrap();
-    whole.extend(files.tokenizer.id("<|endoftext|>"));
-    assert_eq!(data.samples.len(), 1);
-    assert!(data.samples[0].tokens == whole);
+    let mut vocabulary = small_pieces();
+    vocabulary.tokens.push("<|im_end|>".to_owned());
+    vocabulary.types.push(3);
+    vocabulary.scores.push(0.0);
+    // The second one puts a space before what it is given.
+    for tokenizer in [small(), Tokenizer::from_gguf(&vocabulary, "small.gguf").unwrap()] {
+        let mut files = Files::new("pieces");
+        files.tokenizer = tokenizer;
+        let source = files.write("a.txt", &text);
+        let data = files.read(&[source], 1 << 30, false).unwrap();
+        let mut whole = files.tokenizer.encode(text.trim_end_matches('\n')).unwrap();
+        whole.extend(files.tokenizer.id("<|endoftext|>"));
+        assert_eq!(data.samples.len(), 1);
+        assert!(data.samples[0].tokens == whole);
+    }
 }
 
 #[test]
