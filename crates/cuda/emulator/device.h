@@ -119,12 +119,10 @@ static inline int dot_bytes(unsigned a, unsigned b, int c) {
     for (int i = 0; i < 32; i += 8) c += (int)(signed char)(a >> i) * (signed char)(b >> i);
     return c;
 }
-static inline float of_f16(unsigned half) {
+static inline float f16(unsigned short half) {
     float magnitude = __uint_as_float((half & 0x7fff) << 13) * __uint_as_float(239u << 23); // 2^112
     return half & 0x8000 ? -magnitude : magnitude;
 }
-static inline float lower_f16(unsigned word) { return of_f16(word & 0xffff); }
-static inline float upper_f16(unsigned word) { return of_f16(word >> 16); }
 static inline float held(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
 static inline float held_fma(float a, float b, float c) { return held(fmaf(a, b, c)); }
 static inline float held_sum(float a, float b) { return held(a + b); }

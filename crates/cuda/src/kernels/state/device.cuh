@@ -52,16 +52,9 @@ DEVICE int dot_bytes(u32 a, u32 b, int c) {
     return __dp4a((int)a, (int)b, c);
 }
 
-// The f16 in the lower or upper half of a word.
-DEVICE float lower_f16(u32 word) {
+DEVICE float f16(u16 half) {
     float y;
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(y) : "r"(word));
-    return y;
-}
-
-DEVICE float upper_f16(u32 word) {
-    float y;
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high; }" : "=f"(y) : "r"(word));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(half));
     return y;
 }
 

@@ -51,7 +51,7 @@ DEVICE void follow_four_fast(const u32 (&codes)[2], u32 scale, const float (&g)[
         u32 four = codes[i / 8] >> (4 * (i % 8));
         u32 bytes = (permuted(0x1F1E1C00, 0x23222120, four) | permuted(0x5F5E5C00, 0x63626160, four ^ 0x8888)) * 2;
         u32 low = __byte_perm(bytes, 0, 0x1404), high = __byte_perm(bytes, 0, 0x3424);
-        float values[4] = {lower_f16(low), upper_f16(low), lower_f16(high), upper_f16(high)};
+        float values[4] = {f16((u16)low), f16((u16)(low >> 16)), f16((u16)high), f16((u16)(high >> 16))};
         UNROLL for (int j = 0; j < 4; j++) m[i + j] = __fmaf_rn(values[j], unit, average.fresh * g[i + j]);
     }
     amax = 0.0f;

@@ -21,9 +21,9 @@ DEVICE int stochastic(float t, u32 bits) {
     return (int)__float_as_uint(shifted) - SHIFT_BITS + ((part + (int)(bits >> 16)) >> 16);
 }
 
-// NaN becomes `-far`.
-DEVICE float hold(float t, float far = FAR) {
-    return fminf(fmaxf(t, -far), far);
+// NaN becomes `-FAR`.
+DEVICE float hold(float t) {
+    return fminf(fmaxf(t, -FAR), FAR);
 }
 
 // Exact for fewer than 2^22 units.

@@ -136,7 +136,8 @@ struct Turn {
 // Whether no root is beyond 2^60 where no moment is beyond LARGE: no column's share is beyond the number of columns, and a
 // gradient hardly beyond the moment it went into.
 DEVICE bool tame_roots(const SecondMoments& of, float of_row, const Step& step) {
-    return (of_row <= LARGE) & (of.own <= 512.0f) & (step.average.fresh >= 1.0f / 512.0f) & (step.eps >= SMALL) & (step.eps <= LARGE);
+    return (of_row <= LARGE) & (of.own <= 512.0f) & (step.average.fresh >= 1.0f / 512.0f) & (step.eps >= SMALL) &
+           (step.eps <= LARGE);
 }
 
 // Moves a tile, and loads the one that is `ahead` before it ends. Whether there is still room for blocks put aside.

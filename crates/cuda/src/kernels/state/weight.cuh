@@ -73,7 +73,6 @@ template <int BITS> struct Nvfp4 {
     // Every number of units that a near move leads to. Where remainders are small, as they are at first in a model that came
     // without, units lie near multiples of 64, which would be in one bank of the memory: so a place is left out after each 64.
     static constexpr int FIRST = -(LIMIT + 1) - 64, COUNT = LIMIT + 64 - FIRST;
-    static_assert(FIRST % 64 == 0 || BITS != 8);
     static constexpr DEVICE u32 place(u32 at) { return BITS == 8 ? at + (at >> 6) : at; }
     static constexpr u32 PLACES = (place(COUNT) + 7) / 8 * 8; // whole fours of words
     struct alignas(16) Spellings {
@@ -97,6 +96,7 @@ template <int BITS> struct Nvfp4 {
         // it may be taken off behind `place`.
         DEVICE u32 at(u32 units) const {
             constexpr u32 BEFORE = SETTLED + 64 + MORE + FIRST;
+            static_assert(BITS != 8 || BEFORE % 64 == 0);
             return *(const u16*)((const u8*)fours + (place(units) - place(BEFORE)) * 2);
         }
     };
