@@ -1,4 +1,4 @@
-//! What calls did, counted on the device until somebody asks: five counters for each call, and two places in the
+//! What calls did, counted on the device until somebody asks: counters for each call, and two places in the
 //! stream between which it ran.
 
 use std::rc::Rc;
@@ -12,8 +12,8 @@ use crate::launch::DevicePtr;
 /// Calls that are counted before the host must take them: the optimizer of a large model has a few hundred a step.
 const MOST: usize = 4096;
 
-/// Counters of a call: changed, rescaled, saturated, refused, squares.
-const COUNTS: usize = 5;
+/// Counters of a call: changed, rescaled, saturated, refused, squares; and one that a kernel has for itself.
+const COUNTS: usize = 6;
 
 /// What is counted and not asked for yet.
 pub(crate) struct Counted {
@@ -70,7 +70,7 @@ impl Cuda {
                 let (words, _) = bytes.as_chunks::<8>();
                 u64::from_le_bytes(words[index])
             };
-            let [changed, rescaled, saturated, refused, squares] = std::array::from_fn(count);
+            let [changed, rescaled, saturated, refused, squares, _] = std::array::from_fn(count);
             told.push(Tally { changed, rescaled, saturated, refused, squares }, to.since(from)?);
         }
         Ok(())

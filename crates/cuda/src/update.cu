@@ -5,87 +5,16 @@
 
 // ---- second moments ----
 
-constexpr u32 SUMMING = 128; // threads, of a fourth of a tile each; as in update.rs
-
-// Roots of the profile of a tile: averages over their mean, added in f64 in sixteen lanes.
-DEVICE void profile_of(const float* averages, float* roots, u32 tile, u32 columns, u32 width) {
-    __shared__ float near[TILE], mean;
-    u32 first = tile * TILE, there = min(TILE, columns - first);
-    // Zeros behind the last one, which add nothing.
-    UNROLL for (u32 at = threadIdx.x; at < TILE; at += SUMMING) near[at] = at < there ? averages[first + at] : 0.0f;
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        double lane = 0.0;
-        UNROLL for (u32 at = 0; at < TILE; at += BLOCK) lane += near[at + threadIdx.x % BLOCK];
-        for (int apart = 8; apart > 0; apart /= 2) lane += __shfl_xor_sync(0xffffffffu, lane, apart);
-        if (threadIdx.x == 0) mean = (float)(lane / (double)there);
-    }
-    __syncthreads();
-    for (u32 at = threadIdx.x; at < min(TILE, width - first); at += SUMMING)
-        roots[profile_place(first + at)] = mean > 0.0f ? root(near[at] / mean) : 1.0f;
-}
-
-// Sums of the squares of columns, of some panels together, of those that are looked at: `first` is the first of them,
-// `panels` their number. The last come first: what is read last is what the update reads first. The first thread blocks
-// make the profile.
-struct Summing {
-    u32 column, panel, end, place;
-
-    // Whether there is something to do, a thread taking so many columns.
-    DEVICE bool find(u32 each, u32 panels, u32 columns, u32 width, const float* averages, float* profile) {
-        u32 tiles = tiles_of(columns);
-        if (blockIdx.x < tiles) return profile_of(averages, profile, blockIdx.x, columns, width), false;
-        u32 parts = (columns + each * SUMMING - 1) / (each * SUMMING), number = gridDim.x - 1 - blockIdx.x;
-        u32 group = number / parts;
-        column = (number % parts * SUMMING + threadIdx.x) * each;
-        panel = group * TOGETHER, end = min(panel + TOGETHER, panels), place = group * columns + column;
-        return column < columns;
-    }
-};
-
-extern "C" __global__ void __launch_bounds__(SUMMING)
-    column_sums(const float* gradient, float* sums, const float* averages, float* profile, u32 first, u32 panels, u32 rows,
-                u32 columns, u32 width) {
-    Summing at;
-    if (!at.find(1, panels, columns, width, averages, profile)) return;
-    float total = 0.0f;
-    for (u32 panel = at.panel; panel < at.end; panel++) {
-        u32 row = (first + panel * APART) * GROUP;
-        float near[GROUP], sum = 0.0f;
-        // Zeros add nothing.
-        UNROLL for (u32 i = 0; i < GROUP; i++)
-            near[i] = row + i < rows ? gradient[(u64)(row + i) * columns + at.column] : 0.0f;
-        UNROLL for (u32 i = 0; i < GROUP; i++) sum = __fmaf_rn(near[i], near[i], sum);
-        total += sum;
-    }
-    sums[at.place] = total;
-}
-
-// The same of narrow rows, four columns each.
-extern "C" __global__ void __launch_bounds__(SUMMING)
-    column_sums_narrow(const u16* gradient, float* sums, const float* averages, float* profile, u32 first, u32 panels,
-                       u32 rows, u32 columns, u32 width) {
-    Summing at;
-    if (!at.find(4, panels, columns, width, averages, profile)) return;
-    // All of them are read before the first is needed; zeros add nothing.
-    uint2 near[TOGETHER][GROUP];
-    UNROLL for (u32 panel = 0; panel < TOGETHER; panel++) {
-        u32 row = (first + (at.panel + panel) * APART) * GROUP;
-        const u16* from = gradient + (u64)row * columns + at.column;
-        UNROLL for (u32 i = 0; i < GROUP; i++)
-            near[panel][i] = row + i < rows ? *(const uint2*)(from + (u64)i * columns) : make_uint2(0, 0);
-    }
-    float total[4] = {};
-    UNROLL for (u32 panel = 0; panel < TOGETHER; panel++) {
-        float sum[4] = {};
-        UNROLL for (u32 i = 0; i < GROUP; i++) {
-            uint2 of = near[panel][i];
-            float four[4] = {lower(of.x), upper(of.x), lower(of.y), upper(of.y)};
-            UNROLL for (int j = 0; j < 4; j++) sum[j] = __fmaf_rn(four[j], four[j], sum[j]);
-        }
-        UNROLL for (int j = 0; j < 4; j++) total[j] += sum[j];
-    }
-    *(float4*)(sums + at.place) = make_float4(total[0], total[1], total[2], total[3]);
+// Sums of the squares of columns for tensors that are not usual, a warp each; the first thread blocks make the profile.
+extern "C" __global__ void column_sums(const u8* gradient, u32 narrow, float* sums, const float* averages, float* profile,
+                                       u32 first, u32 panels, u32 rows, u32 columns) {
+    u32 tiles = tiles_of(columns), tile = blockIdx.x;
+    if (tile < tiles) return profile_of(averages, profile + tile * TILE, tile, columns);
+    ColumnSums of = {sums, nullptr, nullptr, first, panels, 0, 0, 0};
+    u32 number = ((blockIdx.x - tiles) * blockDim.x + threadIdx.x) / 32;
+    if (number >= sums_of(of, columns)) return;
+    if (narrow) sum_columns<true, true>(of, gradient, rows, columns, number);
+    else sum_columns<false, false>(of, gradient, rows, columns, number);
 }
 
 // ---- tensors ----

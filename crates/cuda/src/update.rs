@@ -22,7 +22,8 @@ const USUAL_THREADS: usize = 128;
 /// `USUAL_AT_ONCE` in usual.cuh.
 const AT_ONCE: usize = 4;
 
-/// Threads of a thread block that sums squares of columns; as in update.cu.
+/// Columns whose squares a warp sums, and threads of a thread block that does nothing else; `ABREAST` in columns.cuh.
+const ABREAST: usize = 32;
 const SUMMING: usize = 128;
 
 /// Where in the scratch what second moments need lies, in bytes from its beginning.
@@ -70,59 +71,77 @@ pub(crate) fn weight(
     };
     let (rows, columns) = (gradient.rows, of.columns);
     let (kernel, usual) = kernel(of, &step.recipe, gradient.narrow);
-    let tiles = second::tiles(columns);
-    let (wanted, threads, at_once) = if usual {
-        ((rows * tiles).div_ceil(USUAL_THREADS / 32), USUAL_THREADS, AT_ONCE)
-    } else {
-        (rows, threads(columns), AT_ONCE * THREADS / threads(columns))
-    };
-    let most = at_once * cuda.device.properties.multiprocessors as usize;
-    let grid = Grid::line(wanted.min(most), threads as u32);
+    let grid = grid(cuda, usual, rows, columns);
     cuda.counted(|cuda, counts| {
-        let averages = seconds.add(4 * of.rows * tiles);
-        let sums = if full { Sums::NONE } else { sum_columns(cuda, first, gradient, averages, step.step)? };
+        let tiles = second::tiles(columns);
+        let (averages, places) = (seconds.add(4 * of.rows * tiles), Places::of(rows, columns));
+        let profile = if full { DevicePtr::NULL } else { cuda.scratch(OP, places.end)? };
+        let sums = profile.add(places.sums);
+        let looked_at = LookedAt::of(first, rows, step.step);
+        if !full && !usual {
+            sum_columns(cuda, gradient, sums, averages, profile, &looked_at)?;
+        }
         let step_sums = averages.add(4 * update::padded(columns));
-        let looked_at = second::rows_looked_at(0..of.rows, step.step);
-        let states = args![weight, rest, moments, seconds, sums.profile];
-        let sums = args![sums.place, step_sums, averages, sums.count, first + rows == of.rows, looked_at];
+        let in_all = second::rows_looked_at(0..of.rows, step.step);
+        let states = args![weight, rest, moments, seconds, profile];
+        let sums = args![
+            sums,
+            step_sums,
+            averages,
+            looked_at.first,
+            looked_at.panels,
+            first + rows == of.rows,
+            in_all
+        ];
         let rest = args![g, gradient.narrow, first, rows, columns, moment, full, scales, key0, key1, counts];
         cuda.launch(kernel, grid, &[states, sums, rest, &numbers(step)].concat())
     })
 }
 
-/// Where the roots of the columns' profile are, which is that of the step before, and so many sums.
-struct Sums {
-    profile: DevicePtr,
-    place: DevicePtr,
-    count: usize,
+/// Panels of a call whose columns are looked at: the first of them, and how many.
+struct LookedAt {
+    first: usize,
+    panels: usize,
 }
 
-impl Sums {
-    const NONE: Sums = Sums { profile: DevicePtr::NULL, place: DevicePtr::NULL, count: 0 };
+impl LookedAt {
+    fn of(first: usize, rows: usize, step: u64) -> LookedAt {
+        let panel = first / second::GROUP;
+        LookedAt {
+            first: (0..second::APART).find(|at| second::looked_at(panel + at, step)).unwrap_or(0),
+            panels: second::rows_looked_at(first..first + rows, step).div_ceil(second::GROUP),
+        }
+    }
 }
 
-/// Sums the squares of a gradient's columns, panel by panel of those that are looked at, and makes the profile.
+/// Thread blocks that find room at once, and walk over the rows with what they have prepared.
+fn grid(cuda: &Cuda, usual: bool, rows: usize, columns: usize) -> Grid {
+    let processors = cuda.device.properties.multiprocessors as usize;
+    if usual {
+        // All tiles have equally many.
+        let tiles = second::tiles(columns);
+        let each = rows.div_ceil(USUAL_THREADS / 32).min((AT_ONCE * processors / tiles).max(1));
+        return Grid::line(tiles * each, USUAL_THREADS as u32);
+    }
+    let threads = threads(columns);
+    Grid::line(rows.min(AT_ONCE * THREADS / threads * processors), threads as u32)
+}
+
+/// Sums the squares of a gradient's columns, panel by panel of those that are looked at, and makes the profile, which is
+/// that of the step before. What is usual does it while it learns.
 fn sum_columns(
     cuda: &mut Cuda,
-    first: usize,
     gradient: Rows,
+    sums: DevicePtr,
     averages: DevicePtr,
-    step: u64,
-) -> Result<Sums> {
+    profile: DevicePtr,
+    of: &LookedAt,
+) -> Result<()> {
     let (rows, columns, g) = (gradient.rows, gradient.columns, cuda.pointer(OP, gradient.buffer)?);
-    let places = Places::of(rows, columns);
-    let profile = cuda.scratch(OP, places.end)?;
-    let place = profile.add(places.sums);
-    // The first panel of these rows that is looked at, if there are so many.
-    let panel = first / second::GROUP;
-    let before = (0..second::APART).find(|at| second::looked_at(panel + at, step)).unwrap_or(0);
-    let panels = second::rows_looked_at(first..first + rows, step).div_ceil(second::GROUP);
-    let (kernel, each) = if gradient.narrow { ("column_sums_narrow", 4) } else { ("column_sums", 1) };
-    let (parts, count) = (columns.div_ceil(SUMMING * each), panels.div_ceil(second::TOGETHER));
-    let grid = Grid::line(count * parts + second::tiles(columns), SUMMING as u32);
-    let sizes = args![before, panels, rows, columns, update::padded(columns)];
-    cuda.launch(kernel, grid, &[args![g, place, averages, profile], sizes].concat())?;
-    Ok(Sums { profile, place, count })
+    let warps = of.panels.div_ceil(second::TOGETHER) * columns.div_ceil(ABREAST);
+    let grid = Grid::line(second::tiles(columns) + (32 * warps).div_ceil(SUMMING), SUMMING as u32);
+    let places = args![g, gradient.narrow, sums, averages, profile];
+    cuda.launch("column_sums", grid, &[places, args![of.first, of.panels, rows, columns]].concat())
 }
 
 pub(crate) fn vector(cuda: &mut Cuda, of: Vector, gradient: Rows, kept: &Kept, step: &Step) -> Result<()> {

@@ -70,8 +70,8 @@ namespace state {
 // Values that share one scale.
 constexpr int BLOCK = 16;
 
-// Where the counters of a call are, in the order of tallies.rs.
-enum { CHANGED, RESCALED, SATURATED, REFUSED, SQUARES };
+// Where the counters of a call are, in the order of tallies.rs; then room for what a kernel counts for itself.
+enum { CHANGED, RESCALED, SATURATED, REFUSED, SQUARES, MEETING };
 
 // What an update did, as `Tally`, its squares apart.
 struct Tally {

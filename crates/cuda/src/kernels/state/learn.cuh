@@ -4,24 +4,22 @@
 #pragma once
 #include "../common.cuh"
 #include "adamw.cuh"
+#include "columns.cuh"
 #include "draw.cuh"
 #include "moment.cuh"
 #include "place.cuh"
-#include "second.cuh"
 
 using namespace state;
 
 // As in update.rs.
 enum { MOMENT_FOUR, MOMENT_EIGHT, MOMENT_FLOAT };
 constexpr int THREADS = 160; // of a thread block, at most
-constexpr u32 EVERYBODY = 0xffffffffu;
 
 // ---- second moments ----
 
-// Averages of the rows, and roots of the columns' profile; or, full, one number for each element.
+// Averages of the rows, and of the columns; or, full, one number for each element.
 struct SecondMoments {
     float* second;
-    const float* profile;
     u32 full, width;
     Average average;
     float per_root, per_old_root; // correct a root, and one of the step before
@@ -29,16 +27,22 @@ struct SecondMoments {
     ColumnSums columns;
 };
 
-// Of factored moments: `of_row` is the root of the row's average, corrected.
-DEVICE void roots_of(const SecondMoments& of, float of_row, u32 block, float eps, const float (&g)[BLOCK],
+// Of a tile, factored: the root of the row's average, corrected, and the roots of the profile.
+struct Factored {
+    float of_row;
+    const float* profile;
+};
+
+DEVICE void roots_of(const SecondMoments& second, const Factored& of, u32 block, float eps, const float (&g)[BLOCK],
                      float (&roots)[BLOCK]) {
-    const float* profile = of.profile + profile_place(block * BLOCK);
+    const float* profile = of.profile + profile_place(block % 32 * BLOCK);
     UNROLL for (int i = 0; i < BLOCK; i += 4) {
         float4 four = *(const float4*)(profile + profile_place(i));
         roots[i] = four.x, roots[i + 1] = four.y, roots[i + 2] = four.z, roots[i + 3] = four.w;
     }
     // What is no number does not count.
-    UNROLL for (int i = 0; i < BLOCK; i++) roots[i] = fmaxf(__fmaf_rn(of_row, roots[i], eps), of.own * fabsf(g[i]));
+    UNROLL for (int i = 0; i < BLOCK; i++)
+        roots[i] = fmaxf(__fmaf_rn(of.of_row, roots[i], eps), second.own * fabsf(g[i]));
 }
 
 // Of full ones, which follow.
@@ -165,15 +169,15 @@ struct Counts {
 // Moves a block, whatever its moments are and how they are kept. W is a block of a kind of weight: its format, bytes that
 // its remainders have, and how it moves.
 template <class W>
-DEVICE void move_any(const Common<W>& of, const Row<W>& row, u32 number, u32 block, float of_row, const float (&g)[BLOCK],
-                     Counts& counts) {
+DEVICE void move_any(const Common<W>& of, const Row<W>& row, u32 number, u32 block, const Factored& factored,
+                     const float (&g)[BLOCK], Counts& counts) {
     const Task& task = of.task;
     u32 blocks = of.second.width / BLOCK;
     u64 first = ((u64)number * blocks + block) * BLOCK;
     Pairs pairs = draw_pairs(task.draws, first);
     float roots[BLOCK];
     if (of.second.full) full_roots(of.second, first, of.step.eps, g, roots);
-    else roots_of(of.second, of_row, block, of.step.eps, g, roots);
+    else roots_of(of.second, factored, block, of.step.eps, g, roots);
     u32 each = task.moment == MOMENT_FOUR ? 8 : task.moment == MOMENT_EIGHT ? 16 : 64;
     MomentPlace moments = {row.moments + block * each, row.moments + blocks * each + block};
     Push push = move_moments(moments, task.moment, of.step, g, roots, Other{pairs});
@@ -181,17 +185,6 @@ DEVICE void move_any(const Common<W>& of, const Row<W>& row, u32 number, u32 blo
     W weight;
     weight.load_from(row.at, block);
     weight.move(row.at, block, of.tables, Move{push, Own{{pairs}, task.half}}, counts.tally);
-}
-
-// The columns' averages from one on follow, of which nobody reads any now. Most thread blocks have none: it is out of their way.
-__device__ __noinline__ void follow_these(ColumnSums sums, Average average, u32 columns, u32 column) {
-    for (; column < columns; column += gridDim.x * blockDim.x) follow_column(sums, average, columns, column);
-}
-
-// The last thread blocks, which may have less to move, come first.
-DEVICE void follow_columns(const SecondMoments& second, u32 columns) {
-    u32 column = (gridDim.x - 1 - blockIdx.x) * blockDim.x + threadIdx.x;
-    if (column < columns) follow_these(second.columns, second.average, columns, column);
 }
 
 // The average of a tile's row follows the squares of its blocks, one of which each thread of the warp has.
@@ -204,13 +197,17 @@ DEVICE void follow_row(const SecondMoments& second, float* place, float average,
     *place = follow(second.average, average, mean);
 }
 
-template <class W> DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step) {
+// Columns follow at once, whose sums and profile are there: nobody else reads their averages.
+template <class W>
+DEVICE void learn(const Task& task, const SecondMoments& second, const Step& step, const float* profile) {
     __shared__ typename W::Tables tables;
     tables.fill();
     __syncthreads();
     Counts counts = {};
     u32 blocks = second.width / BLOCK, tiles = tiles_of(task.columns);
-    if (!second.full) follow_columns(second, task.columns);
+    if (!second.full)
+        for (u32 column = blockIdx.x * blockDim.x + threadIdx.x; column < task.columns; column += gridDim.x * blockDim.x)
+            follow_column(second.columns, second.average, task.columns, column);
     Common<W> common = {task, second, step, tables, tensor_scale(task.weight, W::FORMAT)};
     for (u32 index = blockIdx.x; index < task.rows; index += gridDim.x) {
         Row<W> row(task, blocks, index, common.global);
@@ -219,12 +216,12 @@ template <class W> DEVICE void learn(const Task& task, const SecondMoments& seco
             u32 block = start + threadIdx.x, tile = block / 32;
             float *place = second.second + (u64)number * tiles + tile, average = 0.0f, sum = 0.0f;
             if (!second.full && tile < tiles) average = *place;
-            float of_row = root(average) * second.per_old_root;
+            Factored factored = {root(average) * second.per_old_root, profile + tile * TILE};
             if (block < blocks) {
                 float g[BLOCK];
                 row.gradient.template load_block<false>(task.columns, block, g);
                 sum = squares(g);
-                move_any<W>(common, row, number, block, of_row, g, counts);
+                move_any<W>(common, row, number, block, factored, g, counts);
             }
             if (!second.full) follow_row(second, place, average, sum, tile, task.columns);
         }
@@ -242,16 +239,16 @@ template <class W> DEVICE void learn(const Task& task, const SecondMoments& seco
 // One kernel for each kind of weight.
 #define LEARN(name, BOUNDS, MOMENT, FULL, NARROW, BY)                                                            \
     extern "C" __global__ void __launch_bounds__ BOUNDS                                                          \
-        name(u8* weight, u8* rest, u8* moments, float* second, const float* profile, const float* sums,          \
-             float* step_sums, float* column_averages, u32 summed, u32 ends, u32 looked_at, const u8* gradient,  \
-             u32 narrow, u32 first, u32 rows, u32 columns, u32 moment, u32 full, int scales_by, u32 key0,        \
-             u32 key1, u64* counts, NUMBERS) {                                                                   \
+        name(u8* weight, u8* rest, u8* moments, float* second, const float* profile, float* sums,                \
+             float* step_sums, float* column_averages, u32 panel, u32 panels, u32 ends, u32 looked_at,           \
+             const u8* gradient, u32 narrow, u32 first, u32 rows, u32 columns, u32 moment, u32 full,             \
+             int scales_by, u32 key0, u32 key1, u64* counts, NUMBERS) {                                          \
         Task task = {weight, rest,    moments, gradient,  (NARROW) != 0,  first,                                 \
                      rows,   columns, MOMENT,  scales_by, {{key0, key1}}, half,  counts};                        \
-        ColumnSums of_columns = {sums, step_sums, column_averages, summed, first == 0, ends, looked_at};         \
-        SecondMoments seconds = {second, profile, FULL, (columns + BLOCK - 1) / BLOCK * BLOCK, SECOND_AVERAGE,   \
-                                 per_root, per_old_root, own, of_columns};                                       \
-        BY(task, seconds, Step STEP);                                                                            \
+        ColumnSums of_columns = {sums, step_sums, column_averages, panel, panels, first == 0, ends, looked_at};  \
+        SecondMoments seconds = {second, FULL, (columns + BLOCK - 1) / BLOCK * BLOCK, SECOND_AVERAGE, per_root,  \
+                                 per_old_root, own, of_columns};                                                 \
+        BY(task, seconds, Step STEP, profile);                                                                   \
     }
 
 #define ANY(name, ...) LEARN(name, (THREADS), moment, full, narrow, (learn<__VA_ARGS__>))

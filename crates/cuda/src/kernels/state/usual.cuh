@@ -1,6 +1,6 @@
 // What is usual learns: moments of four bits, factored second moments, rows whose columns are a multiple of 64. A thread
-// moves a block, a warp a tile, and asks for the next one before. A block that does not move as most do is put aside and
-// moved later, many at once.
+// moves a block, a warp a tile, and asks for the next one before; a thread block stays with the same columns, whose profile
+// it made. A block that does not move as most do is put aside and moved later, many at once.
 #pragma once
 #include "learn.cuh"
 
@@ -14,15 +14,16 @@ struct Aside {
 };
 
 template <class W>
-__device__ __noinline__ void move_aside(Task task, SecondMoments second, Step step, const typename W::Tables* tables, Aside of) {
+__device__ __noinline__ void move_aside(Task task, SecondMoments second, Step step, const typename W::Tables* tables,
+                                        const float* profile, Aside of) {
     task.moment = MOMENT_FOUR, second.full = 0;
     Counts counts = {};
     Common<W> common = {task, second, step, *tables, tensor_scale(task.weight, W::FORMAT)};
     Row<W> row(task, second.width / BLOCK, of.index, common.global);
     float g[BLOCK];
     row.gradient.template load_block<true>(task.columns, of.block, g);
-    float of_row = root(of.average) * second.per_old_root;
-    move_any<W>(common, row, task.first + of.index, of.block, of_row, g, counts);
+    Factored factored = {root(of.average) * second.per_old_root, profile};
+    move_any<W>(common, row, task.first + of.index, of.block, factored, g, counts);
     const Tally& tally = counts.tally;
     u64 parts[5] = {tally.changed, tally.rescaled, tally.saturated, tally.refused, counts.moves};
     for (int part = 0; part < 5; part++)
@@ -47,9 +48,9 @@ struct Waiting {
     }
 
     // As many move as there are threads, the last first.
-    template <class W> DEVICE void move(const Common<W>& of) {
+    template <class W> DEVICE void move(const Common<W>& of, const float* profile) {
         u32 lane = threadIdx.x % 32, these = min(count, 32u), rest = count - these;
-        if (lane < these) move_aside<W>(of.task, of.second, of.step, &of.tables, list[rest + lane]);
+        if (lane < these) move_aside<W>(of.task, of.second, of.step, &of.tables, profile, list[rest + lane]);
         __syncwarp();
         count = rest;
         __syncwarp();
@@ -122,17 +123,6 @@ template <class W, bool NARROW> struct Part {
     }
 };
 
-// Which tile of which row a warp has.
-struct Turn {
-    u32 index, tile;
-
-    DEVICE Turn next(u32 rows_on, u32 tiles_on, u32 tiles) const {
-        Turn next = {index + rows_on, tile + tiles_on};
-        if (next.tile >= tiles) next.index++, next.tile -= tiles;
-        return next;
-    }
-};
-
 // Whether no root is beyond 2^60 where no moment is beyond LARGE: no column's share is beyond the number of columns, and a
 // gradient hardly beyond the moment it went into.
 DEVICE bool tame_roots(const SecondMoments& of, float of_row, const Step& step) {
@@ -140,36 +130,43 @@ DEVICE bool tame_roots(const SecondMoments& of, float of_row, const Step& step) 
            (step.eps <= LARGE);
 }
 
-// Moves a tile, and loads the one that is `ahead` before it ends. Whether there is still room for blocks put aside.
+// Tables that a thread block has made for itself.
+struct Made {
+    float times[256]; // `times_of` every scale
+    float profile[TILE];
+};
+
+// Moves a row's tile, and loads that of the one that is `ahead` before it ends. Whether there is still room for blocks put
+// aside.
 template <class W, bool NARROW>
-DEVICE bool move_tile(const Common<W>& of, const float* times, Part<W, NARROW>& part, Turn turn, Turn ahead, Waiting& waiting,
-                      Counts& counts) {
+DEVICE bool move_tile(const Common<W>& of, const Made& made, Part<W, NARROW>& part, u32 tile, u32 index, u32 ahead,
+                      Waiting& waiting, Counts& counts) {
     const Step& step = of.step;
     const SecondMoments& second = of.second;
-    Spot<W> spot(of, turn.index, turn.tile);
-    bool there = turn.tile * 32 + threadIdx.x % 32 < spot.blocks;
+    Spot<W> spot(of, index, tile);
+    bool there = tile * 32 + threadIdx.x % 32 < spot.blocks;
     Pairs pairs = draw_pairs(of.task.draws, (u64)(spot.before + spot.block) * BLOCK);
     float g[BLOCK], roots[BLOCK], m[BLOCK], amax, average = part.average;
-    float of_row = root_in_range(average) * second.per_old_root;
+    Factored factored = {root_in_range(average) * second.per_old_root, made.profile};
     part.gradient_to(g);
     float of_gradient = squares(g);
-    roots_of(second, of_row, spot.block, step.eps, g, roots);
+    roots_of(second, factored, threadIdx.x, step.eps, g, roots);
     follow_four_fast(part.moments, part.scale, g, step.average, m, amax);
     W weight = part.weight;
-    part = Part<W, NARROW>(of, ahead.index, ahead.tile);
+    part = Part<W, NARROW>(of, ahead, tile);
     u32 chosen;
     float inverse = choose_scale(amax, chosen);
     // An infinite sum shows what is no number, the largest whether one must be held.
-    bool usual = tame_roots(second, of_row, step) & (of_gradient < __uint_as_float(0x7F800000)) & (amax <= LARGE) &
-                 (amax * inverse <= 6.0f);
+    bool usual = tame_roots(second, factored.of_row, step) & (of_gradient < __uint_as_float(0x7F800000)) &
+                 (amax <= LARGE) & (amax * inverse <= 6.0f);
     Push push = push_of<true>(step, m, roots);
     u32 moments[2];
     codes_of<false>(m, inverse, Other{pairs}, moments);
-    float by = times[weight.block.scale];
+    float by = made.times[weight.block.scale];
     Tally here = {};
     usual &= weight.block.update_near(of.tables, by, push, Own{{pairs}, of.task.half}, here) == DONE;
-    again(turn.index);
-    Spot<W> to(of, turn.index, turn.tile);
+    again(index);
+    Spot<W> to(of, index, tile);
     if (usual & there) {
         weight.keep(to.weight(of), 0);
         MomentPlace moments_to = to.moments(of);
@@ -178,42 +175,48 @@ DEVICE bool move_tile(const Common<W>& of, const float* times, Part<W, NARROW>& 
         counts.tally.changed += here.changed;
         counts.moves += squares_of(step, squares(push.along));
     }
-    follow_row(second, to.average(of, turn.tile), average, there ? of_gradient : 0.0f, turn.tile, of.task.columns);
-    return waiting.put(!usual & there, {turn.index, to.block, average});
+    follow_row(second, to.average(of, tile), average, there ? of_gradient : 0.0f, tile, of.task.columns);
+    return waiting.put(!usual & there, {index, to.block, average});
 }
 
 // ---- all of it ----
 
-template <class W, bool NARROW> DEVICE void learn_usual(const Task& task, const SecondMoments& second, const Step& step) {
+// There are so many thread blocks that all tiles have equally many.
+template <class W, bool NARROW>
+DEVICE void learn_usual(const Task& task, const SecondMoments& second, const Step& step, const float*) {
+    constexpr u32 WARPS = USUAL_THREADS / 32;
     __shared__ typename W::Tables tables;
-    __shared__ float times[256]; // `times_of` every scale
-    __shared__ Waiting of_warps[USUAL_THREADS / 32];
-    u32 tiles = tiles_of(task.columns);
-    u32 warps = gridDim.x * (blockDim.x / 32), warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    u32 rows_on = warps / tiles, tiles_on = warps % tiles;
-    Turn turn = {warp / tiles, warp % tiles};
+    __shared__ Made made;
+    __shared__ Waiting of_warps[WARPS];
+    u32 warp = threadIdx.x / 32, tiles = tiles_of(task.columns), tile = blockIdx.x % tiles;
+    u32 index = blockIdx.x / tiles * WARPS + warp, rows_on = gridDim.x / tiles * WARPS;
     float global = tensor_scale(task.weight, W::FORMAT);
     Common<W> common = {task, second, step, tables, global};
     // A warp that has nothing to do has a tile of the last row with another, and leaves it.
-    Part<W, NARROW> part(common, min(turn.index, task.rows - 1), turn.tile);
+    Part<W, NARROW> part(common, min(index, task.rows - 1), tile);
+    for (u32 number = blockIdx.x * WARPS + warp; number < sums_of(second.columns, task.columns); number += gridDim.x * WARPS)
+        sum_columns<NARROW, true>(second.columns, task.gradient, task.rows, task.columns, number);
+    profile_of(second.columns.averages, made.profile, tile, task.columns);
     tables.fill();
     for (u32 scale = threadIdx.x; scale < 256; scale += blockDim.x)
-        times[scale] = decltype(W::block)::times_of(scale, global, -step.size);
-    Waiting& waiting = of_warps[threadIdx.x / 32];
+        made.times[scale] = decltype(W::block)::times_of(scale, global, -step.size);
+    Waiting& waiting = of_warps[warp];
     waiting.count = 0;
-    follow_columns(second, task.columns);
-    __syncthreads();
+    Meeting* meeting = (Meeting*)(task.counts + MEETING);
+    arrive(&meeting->arrived);
     Counts counts = {};
     do {
-        for (bool room = true; room && turn.index < task.rows;) {
-            Turn ahead = turn.next(rows_on, tiles_on, tiles);
+        for (bool room = true; room && index < task.rows;) {
+            u32 ahead = index + rows_on;
             // Behind the end, what is there once more.
-            room = move_tile(common, times, part, turn, ahead.index < task.rows ? ahead : turn, waiting, counts);
-            turn = ahead;
+            room = move_tile(common, made, part, tile, index, ahead < task.rows ? ahead : index, waiting, counts);
+            index = ahead;
         }
-        waiting.move(common);
-    } while (turn.index < task.rows || waiting.count > 0);
+        waiting.move(common, made.profile);
+    } while (index < task.rows || waiting.count > 0);
+    bool all_taken = *(volatile u32*)&meeting->taken >= (task.columns + 31) / 32;
     count(task.counts, counts.tally, counts.moves);
+    if (!all_taken) follow_columns(meeting, second.columns, second.average, task.columns);
 }
 
 #define BOUNDS_USUAL (USUAL_THREADS, USUAL_AT_ONCE)
