@@ -27,11 +27,14 @@ def ours(a):
 
 def peer(a):
     with tempfile.NamedTemporaryFile(suffix=".json") as f:
-        run([sys.executable, a.peers, "train", "--model", f"m={a.model}", "--dtype", "bfloat16", "--text", a.text,
+        said = run([sys.executable, a.peers, "train", "--model", f"m={a.model}", "--dtype", "bfloat16", "--text", a.text,
              "--threads", str(a.threads), "--repeat", str(a.steps - 3), "--json", f.name])
         d = json.load(open(f.name))
-    while isinstance(d, (dict, list)) and "tok_s" not in d:   # the driver nests results by task and model
-        d = next(v for v in (d.values() if isinstance(d, dict) else d) if isinstance(v, (dict, list)))
+    while "tok_s" not in d:   # the driver nests results by task and model
+        inner = [v for v in (d.values() if isinstance(d, dict) else d) if isinstance(v, (dict, list))]
+        if not inner:
+            raise SystemExit(f"{a.peers} gave no speed:\n{said[-2000:]}")
+        d = inner[0]
     return d
 
 

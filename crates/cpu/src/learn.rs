@@ -1,5 +1,5 @@
 //! A weight learns from the factors of its gradient. With tiles, a thread makes as many rows of the gradient as
-//! stay in its second-level cache, and lets them learn before it makes the next ones.
+//! stay in its second-level cache, turned as the optimizer takes them, and lets them learn before it makes the next ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use halfbyte_ops::{Result, Rows, Tally, Weight, embed, linear};
 use crate::arena::Place;
 use crate::linear::GradientRows;
 use crate::square::SQUARE;
-use crate::update::{Task, scratch as update_scratch};
+use crate::update::{Gradient, Task, scratch as update_scratch};
 use crate::{Cpu, Isa, row_gradients};
 
 const OP: &str = "learn";
@@ -89,7 +89,7 @@ pub(crate) fn weight(
     // SAFETY: `Places` counts it.
     let shared = Place(unsafe { scratch.shared.pointer().add(at.task) });
     let task = Task::new(cpu, (of, from.first, rows), kept, step, shared)?;
-    let (begun, isa, nanoseconds) = (start.elapsed(), cpu.isa, AtomicU64::new(0));
+    let (begun, nanoseconds) = (start.elapsed(), AtomicU64::new(0));
     cpu.pool.run(chunks, &|chunk, thread| {
         let [first, end] = [chunk, chunk + 1].map(|chunk| chunk * squares / chunks * SQUARE);
         let rows = first..end.min(rows);
@@ -100,10 +100,10 @@ pub(crate) fn weight(
             product.make(rows.clone(), left, gradient);
             if let Some((words, dy)) = embedded {
                 let first = from.first + rows.start;
-                row_gradients::add_embedded(isa, words, first, dy, (rows.len(), columns), gradient);
+                row_gradients::add_embedded(words, first, dy, (rows.len(), columns), gradient);
             }
             let start = Instant::now();
-            task.learn(rows, gradient, Place(left.pointer().add(at.row)));
+            task.learn(rows, Gradient::Turned(gradient), Place(left.pointer().add(at.row)));
             nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     });

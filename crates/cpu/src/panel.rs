@@ -172,6 +172,7 @@ pub(crate) fn scale(weight: &Weight, memory: &[u8]) -> f32 {
 }
 
 /// Decodes a unit, for kernels without instructions of their own for the format.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn decode(format: WeightFormat, unit: &[u8], out: &mut Decoded) {
     for (block, out) in out.as_chunks_mut().0.iter_mut().enumerate() {

@@ -1,12 +1,14 @@
 //! Gradients that go row by row, or column by column where rows are summed: the reference's own
 //! lines, compiled for the instruction set.
 
+#[cfg(target_arch = "x86_64")]
+use halfbyte_ops::tensor::PANEL;
 use halfbyte_ops::{Result, Rows, Vector, embed, linear, residual, rms_norm, rope};
 
 use crate::Cpu;
-use crate::isa::for_isa;
 #[cfg(target_arch = "x86_64")]
-use crate::{Isa, arena::Place};
+use crate::arena::Place;
+use crate::isa::for_isa;
 
 for_isa! {
 fn norm_gradient(x: &[f32], gain: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) -> f32 {
@@ -113,13 +115,12 @@ fn rows_of(tokens: &[u32], first: usize, rows: usize) -> impl Iterator<Item = (u
     tokens.iter().map(row).enumerate().filter(move |(_, row)| *row < rows)
 }
 
-/// What `embed_gradient` adds to some rows.
+/// What `embed_gradient` adds to some rows, which are turned: sixteen side by side, column after column.
 ///
 /// # Safety
 /// The rows are this thread's alone; dy has a row for each token.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn add_embedded(
-    isa: Isa,
     tokens: &[u32],
     first: usize,
     dy: Place<f32>,
@@ -128,6 +129,10 @@ pub(crate) unsafe fn add_embedded(
 ) {
     for (t, row) in rows_of(tokens, first, rows) {
         // SAFETY: by the caller's promise.
-        unsafe { add_part(isa, dy.slice(t * width, width), to.slice_mut(row * width, width)) };
+        let (dy, panel) =
+            unsafe { (dy.slice(t * width, width), to.slice_mut(row / PANEL * PANEL * width, PANEL * width)) };
+        for (column, dy) in panel.as_chunks_mut::<PANEL>().0.iter_mut().zip(dy) {
+            column[row % PANEL] += dy;
+        }
     }
 }

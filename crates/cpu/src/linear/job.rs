@@ -122,11 +122,36 @@ pub(super) enum Panel<'a> {
     Channels(Activations<'a>, usize),
 }
 
+/// Where the outputs of a product go: those of a panel, which one token has, lie side by side.
+#[derive(Clone, Copy)]
+pub(super) struct Out {
+    start: Place<f32>,
+    /// The panel that begins there.
+    panel: usize,
+    /// From a token to the next one, and from a panel.
+    token_stride: usize,
+    panel_stride: usize,
+}
+
+impl Out {
+    /// Rows of so many outputs, one for each token.
+    fn rows(start: Place<f32>, outputs: usize) -> Out {
+        Out { start, panel: 0, token_stride: outputs, panel_stride: PANEL }
+    }
+
+    /// Place of the outputs from `first` on, which is that of a panel, of a token.
+    #[inline(always)]
+    pub(super) fn at(&self, token: usize, first: usize) -> Place<f32> {
+        let at = token * self.token_stride + (first / PANEL - self.panel) * self.panel_stride;
+        Place(self.start.pointer().wrapping_add(at))
+    }
+}
+
 /// One product, or two that are mixed.
 pub(super) enum Job<'a> {
     Plain {
         source: Source<'a>,
-        out: Place<f32>,
+        out: Out,
         added: bool,
     },
     /// silu(first) * second; the two products are kept where they are wanted.
@@ -214,18 +239,29 @@ impl<'a> Source<'a> {
 impl<'a> Job<'a> {
     pub(super) fn plain(cpu: &Cpu, product: &Product) -> Result<Job<'a>> {
         let source = Source::new(cpu, &product.matrix)?;
-        Ok(Job::Plain { source, out: cpu.arena.rows("linear", product.out)?, added: product.added.is_some() })
+        let out = Out::rows(cpu.arena.rows("linear", product.out)?, source.outputs);
+        Ok(Job::Plain { source, out, added: product.added.is_some() })
     }
 
     /// out[t, k] = sum_n x[t, n] weight[n, k]
     pub(super) fn transposed(cpu: &Cpu, weight: &Weight, out: Rows, added: bool) -> Result<Job<'a>> {
         let source = Source::transposed(cpu, weight)?;
-        Ok(Job::Plain { source, out: cpu.arena.rows("linear", out)?, added })
+        let out = Out::rows(cpu.arena.rows("linear", out)?, source.outputs);
+        Ok(Job::Plain { source, out, added })
     }
 
     /// out[n, k] = sum_t dy[t, n] x[t, k]
     pub(super) fn activations(x: Activations<'a>, out: Place<f32>) -> Job<'a> {
         let source = Source { weights: Weights::Activations(x), scale: 1.0, outputs: x.channels, bias: None };
+        Job::Plain { source, out: Out::rows(out, x.channels), added: false }
+    }
+
+    /// The same, x and dy in each other's place, and turned: out[n / 16, k, n % 16] = sum_t x[t, n] dy[t, k] for so many k,
+    /// from a panel of sixteen n on.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn turned(x: Activations<'a>, panel: usize, columns: usize, out: Place<f32>) -> Job<'a> {
+        let source = Source { weights: Weights::Activations(x), scale: 1.0, outputs: x.channels, bias: None };
+        let out = Out { start: out, panel, token_stride: PANEL, panel_stride: PANEL * columns };
         Job::Plain { source, out, added: false }
     }
 
@@ -329,28 +365,21 @@ pub(super) fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; PA
 }
 
 #[inline(always)]
-fn one_panel(
-    source: &Source<'_>,
-    out: Place<f32>,
-    added: bool,
-    first: usize,
-    token: usize,
-    sums: &[[f32; PANEL]],
-) {
-    let outputs = source.outputs;
-    let count = PANEL.min(outputs.saturating_sub(first));
+fn one_panel(source: &Source<'_>, out: Out, added: bool, first: usize, token: usize, sums: &[[f32; PANEL]]) {
+    let count = PANEL.min(source.outputs.saturating_sub(first));
     for (t, sums) in sums.iter().enumerate().take(if count == 0 { 0 } else { sums.len() }) {
-        let at = (token + t) * outputs + first;
+        let out = out.at(token + t, first);
         let mut y = source.finish(first, sums);
         if added {
             let mut before = [0.0; PANEL];
-            // SAFETY: as in `store`.
-            copy(unsafe { out.slice(at, count) }, &mut before[..count]);
+            // SAFETY: outputs of this job, inside their rows, which no other thread writes (`finish`).
+            copy(unsafe { out.slice(0, count) }, &mut before[..count]);
             for (y, before) in y.iter_mut().zip(before) {
                 *y += before;
             }
         }
-        store(out, at, &y[..count]);
+        // SAFETY: as above.
+        copy(&y[..count], unsafe { out.slice_mut(0, count) });
     }
 }
 
@@ -380,10 +409,4 @@ fn unmixed_panel(
             unsafe { out.put(token + t, first, &line[..count]) };
         }
     }
-}
-
-#[inline(always)]
-fn store(out: Place<f32>, at: usize, y: &[f32]) {
-    // SAFETY: outputs of a job inside their rows, which no other thread writes (`finish`).
-    copy(y, unsafe { out.slice_mut(at, y.len()) });
 }

@@ -241,7 +241,7 @@ unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]
                 for (t, sums) in sums.iter().enumerate() {
                     // SAFETY: 16 outputs of this token.
                     unsafe {
-                        let out = out.pointer().add((token + t) * source.outputs + first);
+                        let out = out.at(token + t, first).pointer();
                         let mut y = finish.of(sums);
                         if *added {
                             y = _mm512_add_ps(_mm512_loadu_ps(out), y);

@@ -40,10 +40,54 @@ fn learn_vector(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &S
 }
 
 /// Bytes of scratch: the columns' profile and the sums of the panels that are looked at; for each thread a row's gradient,
-/// codes and scales.
+/// codes and scales, or a panel's gradient, turned.
 pub(crate) fn scratch(rows: usize, columns: usize) -> (usize, usize) {
     let (width, panels) = (update::padded(columns), rows.div_ceil(second::GROUP * second::APART));
-    (((1 + panels) * width * 4).next_multiple_of(64), width * 4 + width * 4 + width / BLOCK)
+    (((1 + panels) * width * 4).next_multiple_of(64), PANEL * width * 4)
+}
+
+/// Where the gradients of some rows lie, panel by panel.
+#[derive(Clone, Copy)]
+pub(crate) enum Gradient {
+    /// Row after row.
+    Rows(Place<f32>),
+    /// Column after column, of sixteen rows side by side; where there are tiles.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    Turned(Place<f32>),
+}
+
+impl Gradient {
+    /// Those of the rows from `row` on, the first of a panel.
+    ///
+    /// # Safety
+    /// They are there.
+    unsafe fn from(self, row: usize, columns: usize) -> Gradient {
+        // SAFETY: by the caller's promise.
+        let on = |place: Place<f32>| Place(unsafe { place.pointer().add(row * columns) });
+        match self {
+            Gradient::Rows(place) => Gradient::Rows(on(place)),
+            Gradient::Turned(place) => Gradient::Turned(on(place)),
+        }
+    }
+
+    /// Copies a row of a panel.
+    ///
+    /// # Safety
+    /// It is there, and only read.
+    unsafe fn copy_row(self, row: usize, out: &mut [f32]) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match self {
+                Gradient::Rows(place) => out.copy_from_slice(place.slice(row * out.len(), out.len())),
+                Gradient::Turned(place) => {
+                    let columns = place.slice(0, out.len() * PANEL).as_chunks::<PANEL>().0;
+                    for (out, column) in out.iter_mut().zip(columns) {
+                        *out = column[row];
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Rows of a weight that learn, with their pointers. Rows are counted from the first of them.
@@ -85,7 +129,7 @@ pub(crate) fn weight(
         // SAFETY: a row is learnt by one thread, whose scratch this is; the gradient is only read.
         unsafe {
             let gradient = Place(gradient.pointer().add(first * columns));
-            task.learn(first..rows.min(first + AT_ONCE), gradient, scratch.of_thread(thread));
+            task.learn(first..rows.min(first + AT_ONCE), Gradient::Rows(gradient), scratch.of_thread(thread));
         }
     });
     Ok(task.end(cpu))
@@ -141,13 +185,13 @@ impl<'a> Task<'a> {
     ///
     /// # Safety
     /// Every row is learnt once, this one by this thread alone, whose scratch that is. Nobody writes the gradient.
-    pub(crate) unsafe fn learn(&self, rows: Range<usize>, gradient: Place<f32>, scratch: Place<u8>) {
+    pub(crate) unsafe fn learn(&self, rows: Range<usize>, gradient: Gradient, scratch: Place<u8>) {
         let mut tally = Tally::default();
         for first in rows.clone().step_by(PANEL) {
             let panel = first..rows.end.min(first + PANEL);
             // SAFETY: by the caller's promise.
             unsafe {
-                let gradient = Place(gradient.pointer().add((first - rows.start) * self.of.columns));
+                let gradient = gradient.from(first - rows.start, self.of.columns);
                 self.follow(panel.clone(), gradient, scratch);
                 tally.add(self.panel_rows(panel, gradient, scratch));
             }
@@ -194,7 +238,7 @@ impl<'a> Task<'a> {
     ///
     /// # Safety
     /// As `learn`.
-    unsafe fn follow(&self, rows: Range<usize>, gradient: Place<f32>, scratch: Place<u8>) {
+    unsafe fn follow(&self, rows: Range<usize>, gradient: Gradient, scratch: Place<u8>) {
         let (isa, step) = (self.isa, self.step);
         if step.recipe.full_second {
             for (at, index) in rows.enumerate() {
@@ -216,32 +260,45 @@ impl<'a> Task<'a> {
         unsafe {
             let sums = self.sums.slice_mut(before * self.width, self.width);
             sums.fill(0.0);
+            #[cfg(target_arch = "x86_64")]
+            if let Gradient::Turned(gradient) = gradient
+                && self.whole(&rows)
+            {
+                return avx512::add_squares(gradient.pointer(), sums);
+            }
             for at in 0..rows.len() {
                 add_squares(isa, self.padded_row(gradient, at, scratch), sums);
             }
         }
     }
 
+    /// Whether the rows are a whole panel in whole units.
+    #[cfg(target_arch = "x86_64")]
+    fn whole(&self, rows: &Range<usize>) -> bool {
+        rows.len() == PANEL && self.of.columns == self.width
+    }
+
     /// Whether the rows of a panel learn together.
     #[cfg(target_arch = "x86_64")]
     fn together(&self, rows: &Range<usize>) -> bool {
-        self.isa >= Isa::Avx512 && rows.len() == PANEL && avx512::fits(self.of, &self.step.recipe)
+        self.isa >= Isa::Avx512 && self.whole(rows) && avx512::fits(self.of, &self.step.recipe)
     }
 
     /// A row of a panel's gradient in whole blocks: as it lies, or padded with zeros in the thread's scratch.
     ///
     /// # Safety
     /// The gradient is only read, and `scratch` is this thread's.
-    unsafe fn padded_row<'g>(&self, gradient: Place<f32>, at: usize, scratch: Place<u8>) -> &'g [f32] {
+    unsafe fn padded_row<'g>(&self, gradient: Gradient, at: usize, scratch: Place<u8>) -> &'g [f32] {
         let columns = self.of.columns;
         // SAFETY: by the caller's promise.
         unsafe {
-            let g = gradient.slice(at * columns, columns);
-            if columns == self.width {
-                return g;
+            if let Gradient::Rows(rows) = gradient
+                && columns == self.width
+            {
+                return rows.slice(at * columns, columns);
             }
             let padded = scratch.cast::<f32>().slice_mut(0, self.width);
-            padded[..columns].copy_from_slice(g);
+            gradient.copy_row(at, &mut padded[..columns]);
             padded[columns..].fill(0.0);
             padded
         }
@@ -251,11 +308,23 @@ impl<'a> Task<'a> {
     ///
     /// # Safety
     /// As `learn`.
-    unsafe fn panel_rows(&self, rows: Range<usize>, gradient: Place<f32>, scratch: Place<u8>) -> Tally {
+    unsafe fn panel_rows(&self, rows: Range<usize>, gradient: Gradient, scratch: Place<u8>) -> Tally {
         #[cfg(target_arch = "x86_64")]
         if self.together(&rows) {
             // SAFETY: this machine has the set (`Cpu::new`); the rest is the caller's promise.
-            return unsafe { avx512::learn(self.of.format, &self.panel(rows.start, gradient), &self.moving) };
+            unsafe {
+                let (turned, gradient) = match gradient {
+                    Gradient::Rows(rows) => {
+                        let turned = scratch.cast::<f32>();
+                        avx512::turn(rows.pointer(), self.width, turned.pointer());
+                        (turned, rows)
+                    }
+                    Gradient::Turned(turned) => (turned, turned),
+                };
+                let next = Place(gradient.pointer().wrapping_add(PANEL * self.width));
+                let panel = self.panel(rows.start, turned, next);
+                return avx512::learn(self.of.format, &panel, &self.moving);
+            }
         }
         let mut tally = Tally::default();
         for (at, index) in rows.enumerate() {
@@ -270,7 +339,7 @@ impl<'a> Task<'a> {
     /// # Safety
     /// The rows are there.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn panel(&self, index: usize, gradient: Place<f32>) -> avx512::Panel {
+    unsafe fn panel(&self, index: usize, gradient: Place<f32>, next: Place<f32>) -> avx512::Panel {
         let (of, width, number, recipe) = (self.of, self.width, self.first + index, &self.step.recipe);
         // SAFETY: by the caller's promise.
         unsafe {
@@ -279,6 +348,7 @@ impl<'a> Task<'a> {
                 weights: self.memory.pointer().add(panel::HEADER + units * of.format.unit_bytes()),
                 global: panel::scale(of, self.memory.slice(0, panel::HEADER)),
                 gradient: gradient.pointer().cast_const(),
+                next_gradient: next.pointer().cast_const(),
                 remainders: self.remainder.pointer().add(recipe.remainder_bytes(of.format, number, width)),
                 moments: self.moment.pointer().add(recipe.moment_bytes(number, width)),
                 averages: self.second.pointer().add(number * second::tiles(width)),

@@ -1,12 +1,12 @@
 //! Sixteen rows of a panel learn together, a row in each lane, by hand for the default states: the bits
 //! of `halfbyte_ops::update::row`.
 //!
-//! A panel holds its codes and scales in lanes already; gradients, remainders and moments are turned. What
+//! A panel holds its codes and scales in lanes already, gradients come turned, remainders and moments are turned here. What
 //! belongs to a block (its largest, its scale, whether it stays) is then one register for sixteen blocks.
 //! Lanes whose block changes its scale, or is not finite, take the reference's own way, one by one.
 //!
 //! ```text
-//! unit of 64 columns: turn m, r -> block of 16 columns: divide | words | turn next g -> moment -> nvfp4 | int8 -> turn back
+//! unit of 64 columns: turn m, r -> block of 16 columns: divide | words -> moment -> nvfp4 | int8 -> turn back
 //! ```
 
 /// Writes a block once for each of sixteen columns, with its number as a constant.
@@ -72,8 +72,10 @@ pub(super) struct Panel {
     pub(super) weights: *mut u8,
     /// The weight's own scale.
     pub(super) global: f32,
-    /// Values, and all rows `width` apart.
+    /// Values, turned: column after column of sixteen.
     pub(super) gradient: *const f32,
+    /// Where those of the panel behind this one are, as many.
+    pub(super) next_gradient: *const f32,
     /// Remainders of the first row; rows lie close.
     pub(super) remainders: *mut u8,
     /// Moments of the first row; rows lie close.
@@ -97,6 +99,45 @@ pub(super) fn fits(of: &Weight, recipe: &Recipe) -> bool {
     };
     let kept = recipe.master.is_none() && !recipe.full_second;
     remainder && kept && recipe.moment == Moment::Four && of.columns.is_multiple_of(UNIT)
+}
+
+/// Turns sixteen rows that lie close: columns of sixteen are then what lies close.
+///
+/// # Safety
+/// AVX-512 is there; `width` is whole blocks; nobody else touches `out`.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn turn(rows: *const f32, width: usize, out: *mut f32) {
+    let mut turned = [_mm512_setzero_si512(); 16];
+    for column in (0..width).step_by(BLOCK) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            turn::load_sixteen(rows.add(column).cast(), 4 * width, &mut turned);
+            for (i, turned) in turned.iter().enumerate() {
+                _mm512_storeu_si512(out.add((column + i) * 16).cast(), *turned);
+            }
+        }
+    }
+}
+
+/// `second::add_squares` of sixteen rows, one after the other, that are turned.
+///
+/// # Safety
+/// AVX-512 is there; `sums` are whole blocks, and the gradient has as many columns.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn add_squares(gradient: *const f32, sums: &mut [f32]) {
+    let mut rows = [_mm512_setzero_si512(); 16];
+    for (block, sums) in sums.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        // SAFETY: by the caller's promise: sixteen columns.
+        unsafe {
+            turn::load_sixteen(gradient.add(block * 16 * BLOCK).cast(), 64, &mut rows);
+            let mut sum = _mm512_loadu_ps(sums.as_ptr());
+            for row in rows {
+                let row = _mm512_castsi512_ps(row);
+                sum = _mm512_fmadd_ps(row, row, sum);
+            }
+            _mm512_storeu_ps(sums.as_mut_ptr(), sum);
+        }
+    }
 }
 
 /// The rows learn.
@@ -265,11 +306,8 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
     let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
     let (zero, low_byte) = (_mm512_setzero_si512(), _mm512_set1_epi32(255));
     let (mut tally, mut sums) = (Tally::default(), Sums::new());
-    let (mut codes, mut rests, mut g, mut drawn) =
-        ([[zero; 2]; 4], [zero; 16], [[[zero; 8]; 2]; 2], [[zero; 4]; 2]);
+    let (mut codes, mut rests, mut drawn) = ([[zero; 2]; 4], [zero; 16], [[zero; 4]; 2]);
     let [mut m, mut ratio] = [[[_mm512_setzero_ps(); 8]; 2]; 2];
-    // SAFETY: the first block of the gradient.
-    unsafe { turn::load_sixteen(panel.gradient.cast(), 4 * width, turn::whole(&mut g[0])) };
     for unit in 0..width / UNIT {
         let (tile, ends) = (unit * UNIT / TILE, (unit + 1) * UNIT);
         if (unit * UNIT).is_multiple_of(TILE) {
@@ -302,7 +340,7 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
                     16 * Moment::Four.block_bytes(),
                     number,
                 );
-                prefetch(panel.gradient.wrapping_add(16 * width).cast(), 1024, number);
+                prefetch(panel.next_gradient.cast(), 1024, number);
                 let profile = &*panel.profile.add(column).cast::<Columns<f32>>();
                 let times = match TABLE {
                     true => int8::times::<BITS>(weights, block, step),
@@ -310,12 +348,8 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
                 };
                 let (scale, divisors) = (_mm512_and_si512(scale_bytes, low_byte), (&division, profile));
                 let (moved, words) = ((&mut m, &mut ratio), (&luck, column, &mut drawn));
-                // The next block's gradient, or the last one's again.
-                let next = panel.gradient.add((column + BLOCK).min(width - BLOCK));
-                let [even, odd] = &mut g;
-                let (g, turned) = if block % 2 == 0 { (even, odd) } else { (odd, even) };
-                let next = (next, 4 * width, turned);
-                let numbers = moment::follow::<PLAIN>((moment, scale), g, divisors, step, moved, words, next);
+                let g = &*panel.gradient.add(column * 16).cast::<Columns<[f32; 16]>>();
+                let numbers = moment::follow::<PLAIN>((moment, scale), g, divisors, step, moved, words);
                 sums.add(number, &numbers, step);
                 let drawn = luck::join(&drawn);
                 let scale = moment::keep(moment, &m, &numbers, &drawn);

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use halfbyte_formats::state::{adamw, moment};
 
 use super::luck::{self, Luck, Words};
-use super::{Columns, floats, select, turn, words_mut};
+use super::{Columns, floats, select, words_mut};
 
 /// Exponent bias of a scale byte, in quarters of a binade: `moment`'s own.
 const SHIFT: i32 = (127 - 48) << 2;
@@ -29,21 +29,17 @@ pub(super) struct Numbers {
 }
 
 /// Moves the moments of a block by the gradient and divides them: `adamw::Step::ratio`. `scale` are the old scale
-/// bytes, `profile` the roots of the columns'. What is `drawn`, and the next block's gradient, which is `turned`, have
-/// nothing to do with it: a divider is slow, but leaves room beside it.
-///
-/// # Safety
-/// The rows of the next block's gradient may be read.
+/// bytes, `profile` the roots of the columns'. What is `drawn` has nothing to do with it: a divider is slow, but leaves
+/// room beside it.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-pub(super) unsafe fn follow<const PLAIN: bool>(
+pub(super) fn follow<const PLAIN: bool>(
     (codes, scale): (&[__m512i; 2], __m512i),
-    g: &Columns<__m512i>,
+    g: &Columns<[f32; 16]>,
     (division, profile): (&Division, &Columns<f32>),
     step: &adamw::Step,
     (m, ratio): (&mut Columns<__m512>, &mut Columns<__m512>),
     (luck, column, drawn): (&Luck, usize, &mut [Words; 2]),
-    (next, stride, turned): (*const f32, usize, &mut Columns<__m512i>),
 ) -> Numbers {
     let set = _mm512_set1_ps;
     let table =
@@ -54,7 +50,8 @@ pub(super) unsafe fn follow<const PLAIN: bool>(
     for half in 0..2 {
         columns!(J, {
             let code = _mm512_srli_epi32::<{ 4 * J as u32 }>(codes[half]);
-            let (old, g) = (_mm512_permutexvar_ps(code, table), _mm512_castsi512_ps(g[half][J]));
+            // SAFETY: sixteen values.
+            let (old, g) = (_mm512_permutexvar_ps(code, table), unsafe { _mm512_loadu_ps(g[half][J].as_ptr()) });
             let new = _mm512_fmadd_ps(old, unit, _mm512_mul_ps(fresh, g));
             m[half][J] = new;
             amax[J % 4] = larger(amax[J % 4], new);
@@ -70,8 +67,6 @@ pub(super) unsafe fn follow<const PLAIN: bool>(
             ratio_squares[J % 4] = _mm512_fmadd_ps(held, held, ratio_squares[J % 4]);
         }, 0 1 2 3 4 5 6 7);
         drawn[half] = luck.rows(half, column);
-        // SAFETY: by the caller's promise.
-        unsafe { turn::load_eight(next.add(8 * half).cast(), stride, &mut turned[half]) };
     }
     let sum = |x: [__m512; 4]| _mm512_add_ps(_mm512_add_ps(x[0], x[2]), _mm512_add_ps(x[1], x[3]));
     Numbers {

@@ -16,12 +16,6 @@ fn quarters(r: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// Both halves of a block's columns.
-#[inline(always)]
-pub(super) fn whole(halves: &mut [[__m512i; 8]; 2]) -> &mut [__m512i; 16] {
-    halves.as_flattened_mut().as_mut_array().expect("sixteen")
-}
-
 /// Sixteen rows of 64 bytes, `stride` bytes apart, as sixteen columns of dwords.
 ///
 /// # Safety
