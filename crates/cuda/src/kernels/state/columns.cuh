@@ -31,7 +31,7 @@ DEVICE void profile_of(const float* averages, float* roots, u32 tile, u32 column
     for (int apart = BLOCK / 2; apart > 0; apart /= 2) mean += __shfl_xor_sync(EVERYBODY, mean, apart);
     float by = (float)(mean / (double)there);
     for (u32 at = threadIdx.x; at < TILE; at += blockDim.x)
-        roots[profile_place(at)] = by > 0.0f ? root((at < there ? near[at] : 0.0f) / by) : 1.0f;
+        roots[profile_place(at)] = by > 0.0f ? root_in_range((at < there ? near[at] : 0.0f) / by) : 1.0f;
 }
 
 // ---- sums ----
@@ -51,11 +51,11 @@ struct ColumnSums {
     DEVICE u32 count() const { return (panels + TOGETHER - 1) / TOGETHER; }
 };
 
-// Four numbers of a row; zeros behind its end.
+// Four numbers of a row, or as many as are there and zeros.
 template <bool NARROW, bool WHOLE> struct Four;
 template <bool WHOLE> struct Four<true, WHOLE> { // narrow rows are whole
     uint2 words;
-    DEVICE void load(const u8* row, u32 column, u32) { words = *(const uint2*)(row + column * 2); }
+    DEVICE void load(const u8* from, u32) { words = *(const uint2*)from; }
     DEVICE void none() { words = make_uint2(0, 0); }
     DEVICE float operator[](int i) const {
         u32 word = i < 2 ? words.x : words.y;
@@ -64,13 +64,12 @@ template <bool WHOLE> struct Four<true, WHOLE> { // narrow rows are whole
 };
 template <bool WHOLE> struct Four<false, WHOLE> {
     float of[4];
-    DEVICE void load(const u8* row, u32 column, u32 columns) {
-        const float* from = (const float*)row + column;
+    DEVICE void load(const u8* from, u32 there) {
         if (WHOLE) {
             float4 four = *(const float4*)from;
             of[0] = four.x, of[1] = four.y, of[2] = four.z, of[3] = four.w;
         } else {
-            UNROLL for (int i = 0; i < 4; i++) of[i] = column + i < columns ? from[i] : 0.0f;
+            UNROLL for (int i = 0; i < 4; i++) of[i] = i < there ? ((const float*)from)[i] : 0.0f;
         }
     }
     DEVICE void none() { UNROLL for (int i = 0; i < 4; i++) of[i] = 0.0f; }
@@ -87,11 +86,13 @@ template <bool NARROW, bool WHOLE>
 DEVICE void sum_columns(const ColumnSums& of, const u8* gradient, u32 rows, u32 columns, u32 number) {
     u32 lane = threadIdx.x % 32, parts = (columns + ABREAST - 1) / ABREAST;
     u32 group = number / parts, column = number % parts * ABREAST + lane % 8 * 4, panel = group * TOGETHER + lane / 8;
-    u32 row = panel < of.panels && column < columns ? (of.first + panel * APART) * GROUP : rows;
+    u32 row = (of.first + panel * APART) * GROUP, each = NARROW ? 2 : 4;
+    u32 there = panel < of.panels && column < columns ? min(GROUP, rows - row) : 0;
     // All of them are read before the first is needed; zeros add nothing.
+    const u8* from = gradient + ((u64)row * columns + column) * each;
     Four<NARROW, WHOLE> near[GROUP];
-    UNROLL for (u32 i = 0; i < GROUP; i++) {
-        if (row + i < rows) near[i].load(gradient + (u64)(row + i) * columns * (NARROW ? 2 : 4), column, columns);
+    UNROLL for (u32 i = 0; i < GROUP; i++, from += columns * each) {
+        if (i < there) near[i].load(from, columns - column);
         else near[i].none();
     }
     float sum[4] = {};
