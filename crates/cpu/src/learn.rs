@@ -18,7 +18,7 @@ const OP: &str = "learn";
 
 /// Bytes of rows, with the columns of dy they are made from, that a thread works on.
 const ROOM: usize = 1280 << 10;
-/// Squares of rows below which the right factor would be read too often.
+/// Squares of rows below which x would be read too often.
 const FEWEST: usize = 3;
 
 /// Rows that a thread makes at a time, in squares; none where they would be too few.
@@ -33,8 +33,8 @@ pub(crate) fn scratch(tokens: usize, widest: usize) -> (usize, usize) {
     (all.shared, ROOM.min(all.row) + all.each - all.row)
 }
 
-/// Where parts of scratch begin: for all the right factor, then what the rows share; for each thread the left
-/// factor, then the gradient, then a row.
+/// Where parts of scratch begin: for all x, then what the rows share; for each thread dy, then the gradient, then what its
+/// update needs.
 struct Places {
     task: usize,
     shared: usize,
@@ -93,17 +93,17 @@ pub(crate) fn weight(
     cpu.pool.run(chunks, &|chunk, thread| {
         let [first, end] = [chunk, chunk + 1].map(|chunk| chunk * squares / chunks * SQUARE);
         let rows = first..end.min(rows);
-        let left = scratch.of_thread(thread);
+        let dy = scratch.of_thread(thread);
         // SAFETY: `Places` counts them; they are this thread's, as the rows are, which are taken in order.
         unsafe {
-            let gradient = Place(left.pointer().add(at.gradient)).cast::<f32>();
-            product.make(rows.clone(), left, gradient);
-            if let Some((words, dy)) = embedded {
+            let gradient = Place(dy.pointer().add(at.gradient)).cast::<f32>();
+            product.make(rows.clone(), dy, gradient);
+            if let Some((words, de)) = embedded {
                 let first = from.first + rows.start;
-                row_gradients::add_embedded(words, first, dy, (rows.len(), columns), gradient);
+                row_gradients::add_embedded(words, first, de, (rows.len(), columns), gradient);
             }
             let start = Instant::now();
-            task.learn(rows, Gradient::Turned(gradient), Place(left.pointer().add(at.row)));
+            task.learn(rows, Gradient::Turned(gradient), Place(dy.pointer().add(at.row)));
             nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     });

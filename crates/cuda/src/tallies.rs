@@ -52,19 +52,22 @@ impl Cuda {
         }
         let counts = self.counted.counts.at(number * COUNTS * 8, COUNTS * 8).unwrap_or_default();
         self.counted.times[number][0].note()?;
-        call(self, DevicePtr(counts))?;
-        self.counted.times[number][1].note()?;
-        self.counted.calls += 1;
-        Ok(())
+        let made = call(self, DevicePtr(counts)).and_then(|()| Ok(self.counted.times[number][1].note()?));
+        match made {
+            Ok(()) => self.counted.calls += 1,
+            // The next call has these counters.
+            Err(_) => self.counted.counts.clear(counts, COUNTS * 8)?,
+        }
+        made
     }
 
     fn take_counts(&mut self) -> Result<()> {
-        let calls = std::mem::take(&mut self.counted.calls);
-        let mut bytes = vec![0; calls * COUNTS * 8];
+        let mut bytes = vec![0; self.counted.calls * COUNTS * 8];
         let start = self.counted.counts.at(0, bytes.len()).unwrap_or_default();
         self.copy_out(DevicePtr(start), &mut bytes)?;
-        let Counted { counts, times, told, .. } = &mut self.counted;
+        let Counted { counts, times, told, calls } = &mut self.counted;
         counts.clear(start, bytes.len())?;
+        *calls = 0;
         for (bytes, [from, to]) in bytes.as_chunks::<{ COUNTS * 8 }>().0.iter().zip(times) {
             let count = |index: usize| {
                 let (words, _) = bytes.as_chunks::<8>();

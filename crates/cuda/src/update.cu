@@ -3,22 +3,6 @@
 #include "state/kinds.cuh"
 #include "state/usual.cuh"
 
-// ---- second moments ----
-
-// Sums of the squares of columns for tensors that are not usual, a warp each; the first thread blocks make the profile.
-extern "C" __global__ void column_sums(const u8* gradient, u32 narrow, float* sums, const float* averages, float* profile,
-                                       u32 first, u32 panels, u32 rows, u32 columns) {
-    u32 tiles = tiles_of(columns), tile = blockIdx.x;
-    if (tile < tiles) return profile_of(averages, profile + tile * TILE, tile, columns);
-    ColumnSums of = {sums, nullptr, nullptr, first, panels, 0, 0, 0};
-    u32 number = ((blockIdx.x - tiles) * blockDim.x + threadIdx.x) / 32;
-    if (number >= sums_of(of, columns)) return;
-    if (narrow) sum_columns<true, true>(of, gradient, rows, columns, number);
-    else sum_columns<false, false>(of, gradient, rows, columns, number);
-}
-
-// ---- tensors ----
-
 USUAL(update_nvfp4_byte, Nvfp4Weight<8>)
 USUAL_NARROW(update_nvfp4_byte_narrow, Nvfp4Weight<8>)
 USUAL(update_nvfp4_nibble, Nvfp4Weight<4>)

@@ -16,15 +16,17 @@ const OP: &str = "update";
 const THREADS: usize = 160;
 
 /// Threads of a thread block that moves what is usual, a warp each tile; `USUAL_THREADS` in usual.cuh.
-const USUAL_THREADS: usize = 128;
+const USUAL_THREADS: usize = 256;
 
-/// Thread blocks of so many threads for each multiprocessor, which walk over the rows with what they have prepared; as
-/// `USUAL_AT_ONCE` in usual.cuh.
+/// Thread blocks of so many threads for each multiprocessor, which walk over the rows with what they have prepared: of
+/// `USUAL_THREADS` as in usual.cuh, of `THREADS`.
+const USUAL_AT_ONCE: usize = 2;
 const AT_ONCE: usize = 4;
 
-/// Columns whose squares a warp sums, and threads of a thread block that does nothing else; `ABREAST` in columns.cuh.
+/// Columns whose squares a warp sums, and threads of a thread block that does nothing else; `ABREAST` and `PROFILING` in
+/// columns.cuh.
 const ABREAST: usize = 32;
-const SUMMING: usize = 128;
+const SUMMING: usize = 256;
 
 /// Where in the scratch what second moments need lies, in bytes from its beginning.
 struct Places {
@@ -75,7 +77,7 @@ pub(crate) fn weight(
     cuda.counted(|cuda, counts| {
         let tiles = second::tiles(columns);
         let (averages, places) = (seconds.add(4 * of.rows * tiles), Places::of(rows, columns));
-        let profile = if full { DevicePtr::NULL } else { cuda.scratch(OP, places.end)? };
+        let profile = cuda.scratch(OP, if full { 0 } else { places.end })?;
         let sums = profile.add(places.sums);
         let looked_at = LookedAt::of(first, rows, step.step);
         if !full && !usual {
@@ -114,13 +116,13 @@ impl LookedAt {
     }
 }
 
-/// Thread blocks that find room at once, and walk over the rows with what they have prepared.
+/// As many thread blocks as find room at once, or one for each tile if these are more.
 fn grid(cuda: &Cuda, usual: bool, rows: usize, columns: usize) -> Grid {
     let processors = cuda.device.properties.multiprocessors as usize;
     if usual {
         // All tiles have equally many.
         let tiles = second::tiles(columns);
-        let each = rows.div_ceil(USUAL_THREADS / 32).min((AT_ONCE * processors / tiles).max(1));
+        let each = rows.div_ceil(USUAL_THREADS / 32).min((USUAL_AT_ONCE * processors / tiles).max(1));
         return Grid::line(tiles * each, USUAL_THREADS as u32);
     }
     let threads = threads(columns);

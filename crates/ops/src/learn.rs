@@ -120,7 +120,7 @@ pub fn contract<B: Backend>(make: impl Fn(usize) -> B) {
     for (recipe, format) in
         [(Recipe::DEFAULT, Nvfp4), (Recipe::LEAN, Int8), (full, Nvfp4), (Recipe::DEFAULT, F32)]
     {
-        for (tokens, columns) in [(70, 192), (33, 64), (3, 200)] {
+        for (tokens, columns) in [(70, 192), (33, 64), (3, 200), (5, 80)] {
             // Rows of two calls: whole groups, then what is left.
             check_case(&make, recipe, format, (tokens, [768, 108], columns));
         }

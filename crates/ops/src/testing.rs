@@ -9,6 +9,9 @@ pub const SUMMED: f32 = 1.0 / 131_072.0;
 /// The same where a value is rounded to bf16 on the way, and may come out as its neighbour: 2^-8 of it.
 pub const NARROWED: f32 = 1.0 / 128.0;
 
+/// Bytes of a bench's arena.
+const ARENA: usize = 64 << 20;
+
 /// A backend under test with a bump allocator over its arena.
 pub struct Bench<B: Backend> {
     /// The backend.
@@ -19,13 +22,14 @@ pub struct Bench<B: Backend> {
 impl<B: Backend> Bench<B> {
     /// `make` gives a backend with an arena of so many bytes.
     pub fn new(make: &impl Fn(usize) -> B) -> Self {
-        Bench { backend: make(64 << 20), next: 0 }
+        Bench { backend: make(ARENA), next: 0 }
     }
 
     /// The next free buffer.
     pub fn buffer(&mut self, bytes: usize) -> Buffer {
         let buffer = Buffer { offset: self.next, bytes };
         self.next = (self.next + bytes).next_multiple_of(64);
+        assert!(self.next <= ARENA, "the case is too large: behind the arena lies the backend's scratch");
         buffer
     }
 

@@ -46,11 +46,11 @@ impl GradientRows<'_> {
     /// Makes rows, from a multiple of 32 on.
     ///
     /// # Safety
-    /// `left` and `out` have room for them and are this thread's alone.
-    pub(crate) unsafe fn make(&self, rows: Range<usize>, left: Place<u8>, out: Place<f32>) {
+    /// `dy` has room for its columns, `out` for the rows, and they are this thread's alone.
+    pub(crate) unsafe fn make(&self, rows: Range<usize>, dy: Place<u8>, out: Place<f32>) {
         let job = Job::turned(self.dy, rows.start / PANEL, self.columns, out);
         let pairs = rows.start / SQUARE..rows.end.div_ceil(SQUARE);
         // SAFETY: by the caller's promise; `new` asks for AMX.
-        unsafe { tiled::chunk(&job, pairs, self.units, self.columns, self.turned.tiles(), left) };
+        unsafe { tiled::chunk(&job, pairs, self.units, self.columns, self.turned.tiles(), dy) };
     }
 }

@@ -256,11 +256,12 @@ impl<'a> Job<'a> {
         Job::Plain { source, out: Out::rows(out, x.channels), added: false }
     }
 
-    /// The same, x and dy in each other's place, and turned: out[n / 16, k, n % 16] = sum_t x[t, n] dy[t, k] for so many k,
-    /// from a panel of sixteen n on.
+    /// The same turned, x and dy in each other's place: out[n / 16, k, n % 16] = sum_t dy[t, n] x[t, k] for so many k, from a
+    /// panel of sixteen n on.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn turned(x: Activations<'a>, panel: usize, columns: usize, out: Place<f32>) -> Job<'a> {
-        let source = Source { weights: Weights::Activations(x), scale: 1.0, outputs: x.channels, bias: None };
+    pub(super) fn turned(dy: Activations<'a>, panel: usize, columns: usize, out: Place<f32>) -> Job<'a> {
+        let source =
+            Source { weights: Weights::Activations(dy), scale: 1.0, outputs: dy.channels, bias: None };
         let out = Out { start: out, panel, token_stride: PANEL, panel_stride: PANEL * columns };
         Job::Plain { source, out, added: false }
     }

@@ -184,7 +184,8 @@ impl<'a> Task<'a> {
     /// Rows learn, from the first of a panel on. Their gradients lie together from `gradient` on.
     ///
     /// # Safety
-    /// Every row is learnt once, this one by this thread alone, whose scratch that is. Nobody writes the gradient.
+    /// Every row is learnt once, this one by this thread alone, whose scratch that is. Nobody writes the gradient; where it is
+    /// turned, AVX-512 is there.
     pub(crate) unsafe fn learn(&self, rows: Range<usize>, gradient: Gradient, scratch: Place<u8>) {
         let mut tally = Tally::default();
         for first in rows.clone().step_by(PANEL) {
@@ -272,7 +273,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Whether the rows are a whole panel in whole units.
+    /// Whether the rows are a whole panel in whole blocks.
     #[cfg(target_arch = "x86_64")]
     fn whole(&self, rows: &Range<usize>) -> bool {
         rows.len() == PANEL && self.of.columns == self.width
@@ -284,7 +285,7 @@ impl<'a> Task<'a> {
         self.isa >= Isa::Avx512 && self.whole(rows) && avx512::fits(self.of, &self.step.recipe)
     }
 
-    /// A row of a panel's gradient in whole blocks: as it lies, or padded with zeros in the thread's scratch.
+    /// A row of a panel's gradient in whole blocks: as it lies, or turned back and padded with zeros in the thread's scratch.
     ///
     /// # Safety
     /// The gradient is only read, and `scratch` is this thread's.

@@ -1,4 +1,4 @@
-// Blocks that wait for each other, in a launch whose blocks are all there at once.
+// Blocks that tell each other what is done, and wait for each other in a launch whose blocks are all there at once.
 #pragma once
 #include "common.cuh"
 

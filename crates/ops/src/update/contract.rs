@@ -45,8 +45,12 @@ pub(super) fn check<B: Backend>(make: impl Fn(usize) -> B) {
             }
         }
     }
-    // More rows than a device takes at once (an H200 has 2112 warps for them), and rows longer than it takes at once.
+    // More rows than a device takes at once (an H200 has 2112 warps for them), also of several tiles; sums of several groups
+    // of panels; rows longer, and of more tiles, than it takes at once.
     check_case(&make, Recipe::DEFAULT, Nvfp4, (4300, 64), false);
+    check_case(&make, Recipe::DEFAULT, Nvfp4, (740, 1088), false);
+    check_case(&make, Recipe::DEFAULT, Nvfp4, (600, 40), false);
+    check_case(&make, Recipe::LEAN, Nvfp4, (17, 12864), false);
     check_case(&make, Recipe::DEFAULT, Nvfp4, (17, 4480), false);
     check_case(&make, Recipe::LEAN, Int8, (17, 1088), false);
     check_vector_case(&make);
@@ -59,6 +63,7 @@ pub(super) fn check_narrow<B: Backend>(make: impl Fn(usize) -> B) {
             check_case(&make, recipe, WeightFormat::Nvfp4, shape, true);
         }
     }
+    check_case(&make, Recipe::DEFAULT, WeightFormat::Nvfp4, (600, 64), true);
 }
 
 /// Steps of a case: what the gradient is multiplied by, and the learning rate. Large rates make scales change,

@@ -104,7 +104,7 @@ pub(super) fn fits(of: &Weight, recipe: &Recipe) -> bool {
 /// Turns sixteen rows that lie close: columns of sixteen are then what lies close.
 ///
 /// # Safety
-/// AVX-512 is there; `width` is whole blocks; nobody else touches `out`.
+/// AVX-512 is there; there are sixteen rows of `width`, whole blocks; `out` has room for them, and nobody else touches it.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn turn(rows: *const f32, width: usize, out: *mut f32) {
     let mut turned = [_mm512_setzero_si512(); 16];

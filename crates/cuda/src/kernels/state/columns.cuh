@@ -17,22 +17,37 @@ DEVICE u32 profile_place(u32 column) {
     return ((block / 32 * 4 + four) * 32 + block % 32) * 4 + column % 4;
 }
 
-// Roots of the profile of a tile, by a thread block: averages over their mean, added in f64 in sixteen lanes, which every
-// warp does for itself.
-DEVICE void profile_of(const float* averages, float* roots, u32 tile, u32 columns) {
-    u32 there = min(TILE, columns - tile * TILE);
-    const float* near = averages + tile * TILE;
-    double mean = 0.0;
+constexpr u32 PROFILING = 256; // threads of a thread block that makes one, as in update.rs
+
+// What a thread needs for the profile of a tile; loaded long before it is needed.
+struct Averages {
+    float lane[TILE / BLOCK];    // those that one of sixteen lanes adds up
+    float own[TILE / PROFILING]; // those whose roots the thread takes
+
     // Zeros behind the last one, which add nothing.
-    UNROLL for (u32 i = 0; i < TILE; i += BLOCK) {
-        u32 at = i + threadIdx.x % BLOCK;
-        mean += at < there ? near[at] : 0.0f;
+    DEVICE Averages(const float* averages, u32 tile, u32 columns) {
+        u32 there = min(TILE, columns - tile * TILE);
+        const float* near = averages + tile * TILE;
+        UNROLL for (u32 i = 0; i < TILE / BLOCK; i++) {
+            u32 at = i * BLOCK + threadIdx.x % BLOCK;
+            lane[i] = at < there ? near[at] : 0.0f;
+        }
+        UNROLL for (u32 i = 0; i < TILE / PROFILING; i++) {
+            u32 at = i * PROFILING + threadIdx.x;
+            own[i] = at < there ? near[at] : 0.0f;
+        }
     }
-    for (int apart = BLOCK / 2; apart > 0; apart /= 2) mean += __shfl_xor_sync(EVERYBODY, mean, apart);
-    float by = (float)(mean / (double)there);
-    for (u32 at = threadIdx.x; at < TILE; at += blockDim.x)
-        roots[profile_place(at)] = by > 0.0f ? root_in_range((at < there ? near[at] : 0.0f) / by) : 1.0f;
-}
+
+    // Roots of the profile: averages over their mean, added in f64, which every warp does for itself.
+    DEVICE void profile(float* roots, u32 tile, u32 columns) const {
+        double mean = 0.0;
+        UNROLL for (u32 i = 0; i < TILE / BLOCK; i++) mean += lane[i];
+        for (int apart = BLOCK / 2; apart > 0; apart /= 2) mean += __shfl_xor_sync(EVERYBODY, mean, apart);
+        float by = (float)(mean / (double)min(TILE, columns - tile * TILE));
+        UNROLL for (u32 i = 0; i < TILE / PROFILING; i++)
+            roots[profile_place(i * PROFILING + threadIdx.x)] = by > 0.0f ? root_in_range(own[i] / by) : 1.0f;
+    }
+};
 
 // ---- sums ----
 
@@ -41,6 +56,7 @@ constexpr u32 GROUP = 16, APART = 4, TOGETHER = 4;
 
 // Columns whose squares a warp sums, of panels that are added up: eight threads a panel, four columns each.
 constexpr u32 ABREAST = 32;
+static_assert(TOGETHER * (ABREAST / 4) == 32, "a warp");
 
 // Sums of columns: of panels of this call that are looked at, and of the step.
 struct ColumnSums {
@@ -101,8 +117,7 @@ DEVICE void sum_columns(const ColumnSums& of, const u8* gradient, u32 rows, u32 
     float* to = of.sums + (u64)group * columns + column;
     UNROLL for (int j = 0; j < 4; j++) {
         float total = 0.0f;
-        UNROLL for (int panel = 0; panel < (int)TOGETHER; panel++)
-            total += __shfl_sync(EVERYBODY, sum[j], panel * 8 + lane % 8);
+        UNROLL for (int i = 0; i < (int)TOGETHER; i++) total += __shfl_sync(EVERYBODY, sum[j], i * 8 + lane % 8);
         if (lane < 8 && column + j < columns) to[j] = total;
     }
 }
@@ -131,8 +146,9 @@ struct Meeting {
     u32 arrived, taken; // thread blocks that have made their sums and read what they need; columns that follow, by 32
 };
 
-// Columns follow once all thread blocks have arrived, by whatever warps have nothing else to do then. Nobody waits: who
-// arrived last finds all there, if nobody else did. Out of the way of those who find all of it taken.
+// Columns follow once all thread blocks have arrived, by whatever warps have nothing else to do then. Nobody waits: the first
+// warp of the last one to arrive, which counted that, finds all there if nobody else did. Out of the way of those who find
+// all of it taken.
 __device__ __noinline__ void follow_columns(Meeting* meeting, ColumnSums of, Average average, u32 columns) {
     for (;;) {
         u32 taken = columns;

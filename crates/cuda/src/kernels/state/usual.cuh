@@ -4,7 +4,8 @@
 #pragma once
 #include "learn.cuh"
 
-constexpr int USUAL_THREADS = 128, USUAL_AT_ONCE = 4; // as in update.rs: of a thread block, and how many of these find room
+constexpr int USUAL_THREADS = 256, USUAL_AT_ONCE = 2; // as in update.rs: of a thread block, and how many of these find room
+static_assert(USUAL_THREADS == PROFILING, "a thread block makes a profile");
 
 // ---- blocks put aside ----
 
@@ -131,9 +132,9 @@ DEVICE bool tame_roots(const SecondMoments& of, float of_row, const Step& step) 
 }
 
 // Tables that a thread block has made for itself.
-struct Made {
-    float times[256]; // `times_of` every scale
+struct alignas(16) Made { // fours of the profile are read at once
     float profile[TILE];
+    float times[256]; // `times_of` every scale
 };
 
 // Moves a row's tile, and loads that of the one that is `ahead` before it ends. Whether there is still room for blocks put
@@ -194,14 +195,15 @@ DEVICE void learn_usual(const Task& task, const SecondMoments& second, const Ste
     Common<W> common = {task, second, step, tables, global};
     // A warp that has nothing to do has a tile of the last row with another, and leaves it.
     Part<W, NARROW> part(common, min(index, task.rows - 1), tile);
-    for (u32 number = blockIdx.x * WARPS + warp; number < sums_of(second.columns, task.columns); number += gridDim.x * WARPS)
-        sum_columns<NARROW, true>(second.columns, task.gradient, task.rows, task.columns, number);
-    profile_of(second.columns.averages, made.profile, tile, task.columns);
+    Averages averages(second.columns.averages, tile, task.columns);
     tables.fill();
     for (u32 scale = threadIdx.x; scale < 256; scale += blockDim.x)
         made.times[scale] = decltype(W::block)::times_of(scale, global, -step.size);
     Waiting& waiting = of_warps[warp];
     waiting.count = 0;
+    for (u32 number = blockIdx.x * WARPS + warp; number < sums_of(second.columns, task.columns); number += gridDim.x * WARPS)
+        sum_columns<NARROW, true>(second.columns, task.gradient, task.rows, task.columns, number);
+    averages.profile(made.profile, tile, task.columns);
     Meeting* meeting = (Meeting*)(task.counts + MEETING);
     arrive(&meeting->arrived);
     Counts counts = {};
@@ -214,9 +216,10 @@ DEVICE void learn_usual(const Task& task, const SecondMoments& second, const Ste
         }
         waiting.move(common, made.profile);
     } while (index < task.rows || waiting.count > 0);
-    bool all_taken = *(volatile u32*)&meeting->taken >= (task.columns + 31) / 32;
+    bool left = *(volatile u32*)&meeting->taken < (task.columns + 31) / 32;
     count(task.counts, counts.tally, counts.moves);
-    if (!all_taken) follow_columns(meeting, second.columns, second.average, task.columns);
+    // The same for the whole warp, whose threads may have seen other numbers.
+    if (__any_sync(EVERYBODY, left)) follow_columns(meeting, second.columns, second.average, task.columns);
 }
 
 #define BOUNDS_USUAL (USUAL_THREADS, USUAL_AT_ONCE)
