@@ -11,7 +11,7 @@ set -euo pipefail
 model=$1 folder=$2 out=$3 text=${4-}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 halfbyte=$root/target/release/halfbyte
-held_out() { sed -n 's/^ *"\(.*\)",$/\1/p' "$root"/specs/identity-en*.toml; }
+held_out() { sed -n 's/^ *"\(.*\)",$/\1/p' "$root"/specs/*-en*.toml; }
 english() {
     LC_ALL=C grep -v '^#' "$1" | LC_ALL=C grep -v $'[^\t -~]' |
         awk -F '\t' 'NR == FNR { held[$0]; next } !($1 in held)' <(held_out) -
@@ -34,4 +34,8 @@ if [ -n "$text" ]; then
         "$halfbyte" perplexity "$it" --text "$text"
     done
 fi
+# How many of everyday replies run in a circle before and after; some do before.
+for it in "$model" "$out/run/model"; do
+    "$halfbyte" check "$it" --spec "$root/specs/loops-en.toml" | tail -1 || true
+done
 "$halfbyte" check "$out/run/model" --spec "$root/specs/identity-en.toml" --baseline "$model"
