@@ -202,6 +202,11 @@ impl<'a> Source<'a> {
         Ok(Source { weights: Weights::Transposed(kept), scale, outputs: weight.columns, bias: None })
     }
 
+    /// Its channels are the outputs.
+    fn activations(x: Activations<'a>) -> Source<'a> {
+        Source { weights: Weights::Activations(x), scale: 1.0, outputs: x.channels, bias: None }
+    }
+
     fn panel(&self, index: usize) -> Option<Panel<'a>> {
         let first = index * PANEL;
         (first < self.outputs).then_some(())?;
@@ -252,18 +257,15 @@ impl<'a> Job<'a> {
 
     /// out[n, k] = sum_t dy[t, n] x[t, k]
     pub(super) fn activations(x: Activations<'a>, out: Place<f32>) -> Job<'a> {
-        let source = Source { weights: Weights::Activations(x), scale: 1.0, outputs: x.channels, bias: None };
-        Job::Plain { source, out: Out::rows(out, x.channels), added: false }
+        Job::Plain { source: Source::activations(x), out: Out::rows(out, x.channels), added: false }
     }
 
     /// The same turned, x and dy in each other's place: out[n / 16, k, n % 16] = sum_t dy[t, n] x[t, k] for so many k, from a
     /// panel of sixteen n on.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn turned(dy: Activations<'a>, panel: usize, columns: usize, out: Place<f32>) -> Job<'a> {
-        let source =
-            Source { weights: Weights::Activations(dy), scale: 1.0, outputs: dy.channels, bias: None };
         let out = Out { start: out, panel, token_stride: PANEL, panel_stride: PANEL * columns };
-        Job::Plain { source, out, added: false }
+        Job::Plain { source: Source::activations(dy), out, added: false }
     }
 
     pub(super) fn gated(
