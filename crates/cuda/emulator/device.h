@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -63,11 +64,15 @@ void copy_now(unsigned but_groups);
 
 // ---- kernels by name ----
 
-typedef std::function<void(void **)> Kernel;
+// What runs with its arguments, and how many bytes each of them has.
+struct Kernel {
+    std::function<void(void **)> run;
+    std::vector<size_t> sizes;
+};
 int add_kernel(const char *name, Kernel kernel);
 
 template <class... T, size_t... I> Kernel kernel_of(void (*kernel)(T...), std::index_sequence<I...>) {
-    return [kernel](void **arguments) { kernel(*(T *)arguments[I]...); };
+    return {[kernel](void **arguments) { kernel(*(T *)arguments[I]...); }, {sizeof(T)...}};
 }
 
 template <class... T> Kernel kernel_of(void (*kernel)(T...)) {

@@ -1,5 +1,6 @@
 // The driver's library, as far as `src/driver/sys.rs` calls it. Memory is the host's; it begins with NaN everywhere,
-// so that what nobody wrote shows. Kernels run when they are launched. HALFBYTE_EMULATE_BACKWARDS lets the last
+// so that what nobody wrote shows. Kernels run when they are launched, unless the stream is captured: then when its
+// graph is. HALFBYTE_EMULATE_BACKWARDS lets the last
 // thread of a block run first: what depends on an order that no barrier makes gives other results then.
 #include <chrono>
 #include <map>
@@ -18,6 +19,13 @@ Kernels &kernels() {
 }
 
 std::mutex one_launch;
+
+typedef std::vector<std::function<int()>> Graph;
+// That of this thread's stream, while it is captured.
+thread_local Graph *captured = nullptr;
+
+// Does something in the stream's turn.
+int in_turn(std::function<int()> what) { return captured ? (captured->push_back(what), 0) : what(); }
 
 // Few, so that blocks that are there at the same time are too.
 constexpr int MULTIPROCESSORS = 6;
@@ -65,13 +73,34 @@ int cuMemAlloc_v2(Address *place, size_t bytes) { return take((void **)place, by
 int cuMemFree_v2(Address place) { return free((void *)place), 0; }
 int cuMemAllocHost_v2(void **place, size_t bytes) { return take(place, bytes); }
 int cuMemFreeHost(void *place) { return free(place), 0; }
-int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *) { return memcpy((void *)to, from, bytes), 0; }
-int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *) { return memcpy(to, (void *)from, bytes), 0; }
-int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *) { return memmove((void *)to, (void *)from, bytes), 0; }
-int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *) { return memset((void *)to, value, bytes), 0; }
+int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *) {
+    return in_turn([=] { return memcpy((void *)to, from, bytes), 0; });
+}
+int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *) {
+    return in_turn([=] { return memcpy(to, (void *)from, bytes), 0; });
+}
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *) {
+    return in_turn([=] { return memmove((void *)to, (void *)from, bytes), 0; });
+}
+int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *) {
+    return in_turn([=] { return memset((void *)to, value, bytes), 0; });
+}
 int cuStreamCreate(void **stream, unsigned) { return *stream = &one_launch, 0; }
 int cuStreamDestroy_v2(void *) { return 0; }
-int cuStreamSynchronize(void *) { return 0; }
+int cuStreamSynchronize(void *) { return captured ? 900 : 0; }
+int cuStreamBeginCapture_v2(void *, unsigned) { return captured ? 900 : (captured = new Graph, 0); }
+int cuStreamEndCapture(void *, void **graph) {
+    *graph = captured, captured = nullptr;
+    return *graph ? 0 : 901;
+}
+int cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long) { return *made = new Graph(*(Graph *)graph), 0; }
+int cuGraphLaunch(void *made, void *) {
+    for (const std::function<int()> &what : *(Graph *)made)
+        if (int status = what()) return status;
+    return 0;
+}
+int cuGraphDestroy(void *graph) { return delete (Graph *)graph, 0; }
+int cuGraphExecDestroy(void *made) { return delete (Graph *)made, 0; }
 int cuEventCreate(void **event, unsigned) { return *event = new Moment, 0; }
 int cuEventDestroy_v2(void *event) { return delete (Moment *)event, 0; }
 int cuEventRecord(void *event, void *) { return *(Moment *)event = std::chrono::steady_clock::now(), 0; }
@@ -112,7 +141,27 @@ struct LaunchSettings {
     unsigned count;
 };
 
+int cuLaunchKernelEx(const LaunchSettings *of, void *function, void **arguments, void **);
+
+// A launch with copies of what it is given.
+int later(LaunchSettings of, void *function, void **arguments) {
+    std::vector<std::vector<unsigned char>> values;
+    for (size_t bytes : ((Kernels::value_type *)function)->second.sizes) {
+        const unsigned char *value = (const unsigned char *)arguments[values.size()];
+        values.emplace_back(value, value + bytes);
+    }
+    std::vector<Attribute> attributes(of.attributes, of.attributes + of.count);
+    captured->push_back([=]() mutable {
+        std::vector<void *> places;
+        for (std::vector<unsigned char> &value : values) places.push_back(value.data());
+        of.attributes = attributes.data();
+        return cuLaunchKernelEx(&of, function, places.data(), nullptr);
+    });
+    return 0;
+}
+
 int cuLaunchKernelEx(const LaunchSettings *of, void *function, void **arguments, void **) {
+    if (captured) return later(*of, function, arguments);
     std::lock_guard<std::mutex> guard(one_launch);
     const unsigned *blocks = of->blocks, *by = of->threads, threads = by[0] * by[1] * by[2];
     // Part of a warp would be allowed, but no kernel of ours wants it.

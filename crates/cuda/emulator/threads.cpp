@@ -65,7 +65,7 @@ void wait(State state) {
 // One block after the other, on the same stack.
 void run_thread() {
     for (;;) {
-        (*launch->kernel)(launch->arguments);
+        launch->kernel->run(launch->arguments);
         if (!threads[current]->copies.empty()) fail("copies that nobody waited for");
         wait(Done);
     }

@@ -102,6 +102,7 @@ impl Cuda {
         })?;
         self.start_chain()?;
         let at = self.ring.put(bytes.len(), |place| place.copy_from_slice(bytes))?;
+        self.note_list(op, at);
         let to = self.lists.at(at, bytes.len()).unwrap_or_default();
         self.ring.send(at, bytes.len(), to)?;
         Ok(DevicePtr(to))
@@ -113,11 +114,6 @@ impl Cuda {
             format!("{count} groups of blocks, of {TICKETS} that may wait for each other")
         })?;
         Ok(DevicePtr(self.tickets.at(0, count * 4).unwrap_or_default()))
-    }
-
-    /// How many blocks have ended stages of a chain.
-    pub(crate) fn arrivals(&self) -> DevicePtr {
-        DevicePtr(self.tickets.at(TICKETS * 4, 4).unwrap_or_default())
     }
 
     /// So many counters (u64, or f64 by their bits) at zero, for kernels to write.
@@ -156,6 +152,7 @@ impl Cuda {
     ) -> Result<()> {
         self.start_chain()?;
         let at = self.ring.put(bytes, fill)?;
+        self.note_write(to, at);
         self.ring.send(at, bytes, to.0)
     }
 

@@ -176,25 +176,24 @@ pub(crate) fn samples(cuda: &mut Cuda, of: &Attention<'_>, cache: &Cache, out: R
 pub(crate) fn fresh(cuda: &mut Cuda, of: Fresh<'_>, window: Option<usize>, out: Rows) -> Result<()> {
     let Fresh { queries, keys, eps, turns, keep } = of;
     let Cache { kv_heads, head_dim, capacity, format, .. } = *keep.cache;
-    let splits = Splits::of(keep.start, 1, window.unwrap_or(0));
-    let (kernel, value) = match format {
-        CacheFormat::F32 => ("chain_f32", 4),
-        CacheFormat::Bf16 => ("chain_bf16", 2),
-        CacheFormat::Int8 => ("chain_int8", 2),
+    let kernel = match format {
+        CacheFormat::F32 => "chain_f32",
+        CacheFormat::Bf16 => "chain_bf16",
+        CacheFormat::Int8 => "chain_int8",
     };
-    // Weights, the newest key and value, queries, and values, whose rows are 32 bytes longer, or the shares of splits.
-    let values = SPLIT * (Cache::padded_head(head_dim) * value + 32);
-    let work = HEADS * SPLIT * 4 + 2 * USUAL_HEAD * 4 + HEADS * USUAL_HEAD * value + values;
+    let query =
+        OneQuery { heads: queries.out.columns / head_dim, cache: *keep.cache, window: window.unwrap_or(0) };
+    // Weights, the newest key and value, queries, and values or the shares of splits.
+    let narrow = HEADS * USUAL_HEAD * query.value() + query.values();
+    let work = HEADS * SPLIT * 4 + 2 * USUAL_HEAD * 4 + narrow;
     let takes = turns.rows == 1 && head_dim.is_multiple_of(32) && head_dim <= USUAL_HEAD;
-    if !takes || HEADS * splits.count * 4 > values || !cuda.chain_takes(work) {
-        return heads::then_attend(cuda, of, window, out);
-    }
+    let placed = query.placed(cuda, keep.start).filter(|_| takes && cuda.chain_takes(work));
+    let Some(placed) = placed else { return heads::then_attend(cuda, of, window, out) };
     let sight = Sight { start: keep.start, window };
     heads::check_shapes(queries, keys, turns, Some(keep))?;
     attend::check_shapes(queries.out, keep.cache, sight, out)?;
     let task = Task::of(cuda, queries.raw, keep.cache, sight, out)?;
     let gain = |of: Heads| of.norm.map_or(Ok(DevicePtr::NULL), |gain| cuda.vector("attend", gain));
-    let sets = (task.heads / kv_heads).div_ceil(HEADS);
     let places = vec![
         task.q,
         gain(queries)?,
@@ -203,16 +202,58 @@ pub(crate) fn fresh(cuda: &mut Cuda, of: Fresh<'_>, window: Option<usize>, out: 
         cuda.rows("attend", keep.values)?,
         cuda.rows("attend", turns)?,
         task.cache,
-        cuda.scratch("attend", task.heads * splits.count * (head_dim + 2) * 4)?,
-        cuda.tickets("attend", kv_heads * sets)?,
+        cuda.scratch("attend", query.sums(keep.start))?,
+        cuda.tickets("attend", query.groups())?,
         task.out,
     ];
-    let sizes = [task.heads, eps.to_bits() as usize, kv_heads, head_dim, capacity, task.start, task.window];
-    let tasks = splits.count * kv_heads * sets;
-    let rest = [splits.first, splits.count, usize::from(task.narrow), tasks, tasks / cuda.chain_blocks()];
-    let numbers = [code(format)].into_iter().chain(sizes.into_iter().chain(rest).map(|size| size as u32));
-    let (kernel, numbers) = (Some(kernel), numbers.collect());
-    cuda.put_down(Stage { name: "attend_one", kind: Kind::Attend, kernel, numbers, places, work })
+    let sizes = [kv_heads, head_dim, capacity, task.window].map(|size| size as u32);
+    let first = [code(format), task.heads as u32, eps.to_bits()];
+    let numbers = [&first[..], &sizes, &[u32::from(task.narrow)], &placed].concat();
+    let (name, kind, kernel, query) = ("attend_one", Kind::Attend, Some(kernel), Some(query));
+    cuda.put_down(Stage { name, kind, query, kernel, numbers, places, work })
+}
+
+/// Attention of one query as a stage of a chain.
+#[derive(Clone, Copy)]
+pub(crate) struct OneQuery {
+    heads: usize,
+    cache: Cache,
+    /// Zero stands for none.
+    window: usize,
+}
+
+impl OneQuery {
+    /// The first of its stage's words that the position decides.
+    pub(crate) const PLACED: usize = 9;
+
+    /// Those words, see `AttendStage` in `kernels/stage.cuh`; none where it cannot be a stage.
+    pub(crate) fn placed(&self, cuda: &Cuda, start: usize) -> Option<[u32; 5]> {
+        let splits = Splits::of(start, 1, self.window);
+        let room = HEADS * splits.count * 4 <= self.values() && self.sums(start) <= cuda.scratch.bytes;
+        let tasks = splits.count * self.groups();
+        let placed = [start, splits.first, splits.count, tasks, tasks / cuda.chain_blocks()];
+        (room && start < self.cache.capacity).then(|| placed.map(|number| number as u32))
+    }
+
+    /// Bytes of a key's or a value's number where blocks work with it.
+    fn value(&self) -> usize {
+        if self.cache.format == CacheFormat::F32 { 4 } else { 2 }
+    }
+
+    /// Bytes of a split's values, whose rows are 32 bytes longer; the shares of splits take their place.
+    fn values(&self) -> usize {
+        SPLIT * (Cache::padded_head(self.cache.head_dim) * self.value() + 32)
+    }
+
+    /// Bytes of scratch for the sums of splits.
+    fn sums(&self, start: usize) -> usize {
+        self.heads * Splits::of(start, 1, self.window).count * (self.cache.head_dim + 2) * 4
+    }
+
+    /// Heads of a block, all of which share their keys.
+    fn groups(&self) -> usize {
+        self.cache.kv_heads * (self.heads / self.cache.kv_heads).div_ceil(HEADS)
+    }
 }
 
 /// Keys in pieces that are counted from position 0.

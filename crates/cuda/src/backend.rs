@@ -6,14 +6,14 @@ use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::best::Best;
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
-    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, OutputGradient,
-    Product, Result, Rows, Sight, Tallies, Vector, Weight, WeightRows,
+    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Next, Norm,
+    OutputGradient, Product, Result, Rows, Sight, Tallies, Vector, Weight, WeightRows,
 };
 
 use crate::{
     Cuda, accumulate, attend, attend_gradient, best, copies, embed, gated, heads, heads_gradient, library,
-    linear, loss, product_gradients, profile, residual, rms_norm, rope, row_gradients, tallies, update,
-    weight,
+    linear, loss, product_gradients, profile, recording, residual, rms_norm, rope, row_gradients, tallies,
+    update, weight,
 };
 
 impl Backend for Cuda {
@@ -238,6 +238,14 @@ impl Backend for Cuda {
         dup: Rows,
     ) -> Result<()> {
         product_gradients::gated(self, dy, down, kept, dgate, dup)
+    }
+
+    fn again(&mut self, next: &Next<'_>) -> Result<bool> {
+        recording::again(self, next)
+    }
+
+    fn recorded(&mut self, whole: bool) -> Result<bool> {
+        recording::end(self, whole)
     }
 
     fn best(&mut self, x: Rows, best: &mut [Best]) -> Result<bool> {

@@ -7,8 +7,11 @@
 // As chain.rs has it.
 const u32 THREADS = 512;
 
-// `arrived`: how many blocks have ended a stage, `before` of them in older launches.
-template <int CACHE> __device__ __forceinline__ void chain(const Stage *stages, u32 count, u32 *arrived, u32 before) {
+// Words in front of the stages, a line of the cache: how many blocks have ended a stage, and nothing else.
+const u32 FRONT = 32;
+
+template <int CACHE> __device__ __forceinline__ void chain(u32 *arrived, u32 count) {
+    const Stage *stages = (const Stage *)(arrived + FRONT);
     const u32 WARPS = THREADS / 32;
     u8 *rings = dynamic_shared;
     Stage *known = (Stage *)(rings + WARPS * TILES * TILE);
@@ -25,7 +28,7 @@ template <int CACHE> __device__ __forceinline__ void chain(const Stage *stages, 
         uint4 words = replaces ? stages[later].words[threadIdx.x] : make_uint4(0, 0, 0, 0);
         ahead.fill(end);
         auto wait = [&] {
-            if (at > 0) wait_until(arrived, before + at * gridDim.x);
+            if (at > 0) wait_until(arrived, at * gridDim.x);
         };
         const Stage &stage = known[at % KNOWN];
         u32 format = stage.product.format;
@@ -40,8 +43,8 @@ template <int CACHE> __device__ __forceinline__ void chain(const Stage *stages, 
 
 #define CHAIN(name, CACHE)                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                           \
-        chain_##name(const Stage *stages, u32 count, u32 *arrived, u32 before) {                                       \
-        chain<CACHE>(stages, count, arrived, before);                                                                  \
+        chain_##name(u32 *list, u32 count) {                                                                           \
+        chain<CACHE>(list, count);                                                                                     \
     }
 
 CHAIN(f32, CACHE_F32)

@@ -3,6 +3,7 @@
 use halfbyte_ops::Result;
 
 use crate::Cuda;
+use crate::attend::OneQuery;
 use crate::driver::LaunchAttribute;
 use crate::launch::{DevicePtr, Grid, args};
 
@@ -14,9 +15,11 @@ const KNOWN: usize = 8 * size_of::<[u32; WORDS]>();
 /// Sums that a block's warps share out beside those of its units, see `kernels/one_token.cuh`.
 pub(crate) const WARPS: usize = THREADS / 32;
 /// Words of a stage: numbers, then places.
-const WORDS: usize = NUMBERS + 2 * PLACES;
+pub(crate) const WORDS: usize = NUMBERS + 2 * PLACES;
 const NUMBERS: usize = 16;
 const PLACES: usize = 12;
+/// Words in front of the stages: blocks that arrived at the ends of stages, in a line of its own.
+pub(crate) const FRONT: usize = 32;
 /// Stages of the first launch after the host has waited: the device begins while the rest is still put down. And of any
 /// other.
 const FIRST: usize = 10;
@@ -35,6 +38,8 @@ pub(crate) struct Stage {
     /// For a profile.
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
+    /// What attends, where something does.
+    pub(crate) query: Option<OneQuery>,
     /// The kernel that takes it, if not any does.
     pub(crate) kernel: Option<&'static str>,
     /// Those behind the kind.
@@ -48,13 +53,13 @@ pub(crate) struct Stage {
 #[derive(Default)]
 pub(crate) struct Chain {
     words: Vec<u32>,
+    /// Stages that attend, by their numbers.
+    queries: Vec<(usize, OneQuery)>,
     last: Option<Kind>,
     kernel: Option<&'static str>,
     work: usize,
     /// Whether some were started since the host has waited.
     pub(crate) begun: bool,
-    /// Blocks that arrived at the ends of stages, in all launches.
-    arrived: u32,
 }
 
 impl Cuda {
@@ -81,7 +86,11 @@ impl Cuda {
         chain.kernel = chain.kernel.or(stage.kernel);
         chain.work = chain.work.max(stage.work);
         chain.last = Some(stage.kind);
+        if chain.words.is_empty() {
+            chain.words.resize(FRONT, 0);
+        }
         let first = chain.words.len();
+        chain.queries.extend(stage.query.map(|query| ((first - FRONT) / WORDS, query)));
         chain.words.push(stage.kind as u32);
         chain.words.extend(&stage.numbers);
         chain.words.resize(first + NUMBERS, 0);
@@ -91,7 +100,7 @@ impl Cuda {
             return self.timed(stage.name, Cuda::start_chain);
         }
         let most = if self.chain.begun { MOST } else { FIRST };
-        if self.chain.words.len() >= most * WORDS { self.start_chain() } else { Ok(()) }
+        if self.chain.words.len() >= FRONT + most * WORDS { self.start_chain() } else { Ok(()) }
     }
 
     /// Starts what was put down.
@@ -102,18 +111,19 @@ impl Cuda {
         let words = std::mem::take(&mut self.chain.words);
         let kernel = self.chain.kernel.take().unwrap_or("chain_bf16");
         let shared = RINGS + KNOWN + std::mem::take(&mut self.chain.work);
-        let stages = words.len() / WORDS;
+        let stages = (words.len() - FRONT) / WORDS;
         let list = self.upload("chain", &words)?;
-        let arguments = args![list, stages, self.arrivals(), self.chain.arrived];
+        let queries = std::mem::take(&mut self.chain.queries);
+        self.note_queries(&queries);
+        let arguments = args![list, stages];
         let grid = Grid { shared: shared as u32, ..Grid::line(self.chain_blocks(), THREADS as u32) };
         let together = (stages > 1).then_some(LaunchAttribute::TOGETHER);
         self.device.start(kernel, grid, arguments, together)?;
-        let ends = grid.blocks.0.wrapping_mul(stages as u32);
-        self.chain.arrived = self.chain.arrived.wrapping_add(ends);
         self.chain.last = None;
         self.chain.begun = true;
-        self.chain.words = words;
+        (self.chain.words, self.chain.queries) = (words, queries);
         self.chain.words.clear();
+        self.chain.queries.clear();
         Ok(())
     }
 }
@@ -122,7 +132,8 @@ impl Cuda {
 mod tests {
     use halfbyte_ops::testing::{Bench, numbers};
     use halfbyte_ops::{
-        Backend, Cache, CacheFormat, Fresh, Heads, Keep, Matrix, Norm, Product, Rows, Vector, WeightFormat,
+        Backend, Cache, CacheFormat, Fresh, Heads, Keep, Matrix, Next, Norm, Product, Rows, Vector,
+        WeightFormat,
     };
 
     use super::*;
@@ -148,6 +159,7 @@ mod tests {
     /// A few layers, and what a token needs beside them.
     struct Model {
         layers: Vec<Layer>,
+        table: Matrix,
         head: Matrix,
         gain: Vector,
         residual: Rows,
@@ -190,6 +202,7 @@ mod tests {
             let layers = layers.collect();
             Model {
                 layers,
+                table: matrix(bench, 300, HIDDEN, WeightFormat::Int8),
                 head: matrix(bench, 1000, HIDDEN, WeightFormat::Int8),
                 gain: bench.vector(&numbers(90, HIDDEN)),
                 residual: bench.output(1, HIDDEN),
@@ -199,16 +212,31 @@ mod tests {
                 v: bench.output(1, keys),
                 attended: bench.output(1, queries).narrow(),
                 activated: bench.output(1, FED).narrow(),
-                turns: bench.rows(1, head_dim, &numbers(91, head_dim)),
+                turns: bench.output(1, head_dim),
                 logits: bench.output(1, 1000),
             }
         }
 
-        /// The logits of a token behind `start` others.
+        /// The logits of a token behind `start` others, by its ops or as they were recorded.
         fn token(&self, bench: &mut Bench<Cuda>, start: usize) -> Vec<u32> {
-            let cuda = &mut bench.backend;
+            let turns = numbers(91 + start as u32, self.turns.columns);
+            let token = (start * 7 % 300) as u32;
+            let (table, cache) = (&self.table.weight, self.layers[0].cache.buffer);
+            let next = Next { token, table, start, cache, turns: &turns, at: self.turns };
+            if !bench.backend.again(&next).unwrap() {
+                self.ops(&mut bench.backend, &next);
+                assert!(bench.backend.recorded(true).unwrap());
+            }
+            let logits = bench.read(self.logits);
+            assert!(logits.iter().all(|x| x.is_finite()));
+            logits.into_iter().map(f32::to_bits).collect()
+        }
+
+        fn ops(&self, cuda: &mut Cuda, next: &Next<'_>) {
+            let start = next.start;
             let norm = Norm { x: self.residual, rounded: None, gain: self.gain, eps: 1e-6, out: self.normed };
-            cuda.write(self.residual.buffer, &numbers(92 + start as u32, HIDDEN)).unwrap();
+            cuda.write(self.turns.buffer, next.turns).unwrap();
+            cuda.embed(&[next.token], &self.table.weight, self.residual).unwrap();
             for layer in &self.layers {
                 let added = |matrix| [Product { matrix, out: self.residual, added: Some(self.residual) }];
                 let qkv = [(layer.q, self.q), (layer.k, self.k), (layer.v, self.v)];
@@ -222,14 +250,11 @@ mod tests {
                 cuda.linear(self.activated, &added(layer.down)).unwrap();
             }
             cuda.normed_linear(norm, &[Product::new(self.head, self.logits)]).unwrap();
-            let logits = bench.read(self.logits);
-            assert!(logits.iter().all(|x| x.is_finite()));
-            logits.into_iter().map(f32::to_bits).collect()
         }
     }
 
     #[test]
-    fn stages_in_one_launch_have_the_bits_of_stages_by_themselves() {
+    fn stages_in_one_launch_and_tokens_by_a_recording_have_the_bits_of_stages_by_themselves() {
         let Some(device) = device() else { return };
         let all = |alone: bool| {
             let tokens = std::cell::RefCell::new(Vec::new());
@@ -239,8 +264,10 @@ mod tests {
                 if alone {
                     bench.backend.profile().unwrap();
                 }
-                tokens
-                    .replace([0, 70, 139].into_iter().map(|start| model.token(&mut bench, start)).collect());
+                // The second is recorded, those behind it are run from there: in more splits, in fewer.
+                let starts = [0, 70, 139, 5, 64, 159];
+                tokens.replace(starts.into_iter().map(|start| model.token(&mut bench, start)).collect());
+                assert!(alone || bench.backend.recorder.keeps());
             });
             tokens.into_inner()
         };

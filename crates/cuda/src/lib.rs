@@ -36,6 +36,7 @@ mod product_gradients;
 mod product_warpgroup;
 mod profile;
 mod ptx;
+mod recording;
 mod residual;
 mod ring;
 mod rms_norm;
@@ -135,6 +136,7 @@ pub struct Cuda {
     /// What decides random roundings in the gradients of products, where they may be rounded so.
     luck: Option<Luck>,
     chain: chain::Chain,
+    recorder: recording::Recorder,
     decoded: RefCell<library::Decoded>,
 }
 
@@ -149,13 +151,14 @@ impl Cuda {
             arena: DeviceMemory::take(session, bytes)?,
             scratch,
             ring: ring::Ring::new(session)?,
-            lists: DeviceMemory::take(session, ring::RING)?,
+            lists: DeviceMemory::take(session, ring::ALL)?,
             counters: DeviceMemory::take(session, arena::COUNTERS * 8)?,
             counted: tallies::Counted::new(session)?,
-            tickets: DeviceMemory::take(session, arena::TICKETS * 4 + 4)?,
+            tickets: DeviceMemory::take(session, arena::TICKETS * 4)?,
             profile: None,
             luck: None,
             chain: chain::Chain::default(),
+            recorder: recording::Recorder::default(),
             decoded: RefCell::default(),
         };
         cuda.pointer("scratch", scratch)?;

@@ -118,7 +118,8 @@ impl Together<'_> {
             &[tiles as u32, (1u64 << 32).div_ceil(tiles as u64) as u32, share as u32],
         ];
         let numbers = numbers.concat();
-        let stage = Stage { name: self.name, kind: self.kind, kernel: None, numbers, places, work };
+        let stage =
+            Stage { name: self.name, kind: self.kind, query: None, kernel: None, numbers, places, work };
         cuda.put_down(stage)?;
         Ok(true)
     }

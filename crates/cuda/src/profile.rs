@@ -31,6 +31,7 @@ impl Cuda {
         start: impl FnOnce(&mut Cuda) -> Result<()>,
     ) -> Result<()> {
         self.start_chain()?;
+        self.note_start(name);
         self.timed(name, start)
     }
 

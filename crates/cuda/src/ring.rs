@@ -2,12 +2,16 @@
 
 use std::rc::Rc;
 
-use halfbyte_ops::Result;
+use halfbyte_ops::{Error, Result};
 
 use crate::driver::{Event, PinnedMemory, Session};
 
-/// Bytes of it; on the device there are as many for lists of an op.
+/// Bytes of both.
 pub(crate) const RING: usize = 4 << 20;
+/// Bytes behind them for what a recording copies, whenever it is run.
+const RECORDED: usize = PIECE;
+/// All of it; on the device there are as many for lists of an op.
+pub(crate) const ALL: usize = RING + RECORDED;
 /// Most bytes that are put there at once.
 pub(crate) const PIECE: usize = RING / 4;
 const HALF: usize = RING / 2;
@@ -19,19 +23,30 @@ pub(crate) struct Ring {
     left: [Event; 2],
     half: usize,
     used: usize,
+    /// How much of its place a recording has taken so far, while there is one.
+    recorded: Option<usize>,
 }
 
 impl Ring {
     pub(crate) fn new(session: &Rc<Session>) -> Result<Ring> {
         let left = [Event::new(session)?, Event::new(session)?];
-        let memory = PinnedMemory::take(session, RING)?;
-        Ok(Ring { session: session.clone(), memory, left, half: 0, used: 0 })
+        let memory = PinnedMemory::take(session, ALL)?;
+        Ok(Ring { session: session.clone(), memory, left, half: 0, used: 0, recorded: None })
     }
 
     /// Has so many bytes, [`PIECE`] at most, filled where no copy reads any more; gives their place. Waits where the other
     /// half's copies are not done.
     pub(crate) fn put(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<usize> {
         assert!(bytes <= PIECE);
+        if let Some(used) = self.recorded {
+            let end = (used + bytes).next_multiple_of(64);
+            if end > RECORDED {
+                return Err(Error::Device(format!("a token's lists take {end} bytes, {RECORDED} are kept")));
+            }
+            self.recorded = Some(end);
+            fill(self.memory.part(RING + used, bytes));
+            return Ok(RING + used);
+        }
         if self.used + bytes > HALF {
             self.left[self.half].note()?;
             self.half ^= 1;
@@ -42,6 +57,16 @@ impl Ring {
         fill(self.memory.part(at, bytes));
         self.used = (self.used + bytes).next_multiple_of(64);
         Ok(at)
+    }
+
+    /// What is put there from here on stays for a recording, or no longer.
+    pub(crate) fn record(&mut self, on: bool) {
+        self.recorded = on.then_some(0);
+    }
+
+    /// What was put there for a recording, to be changed once its copies are done.
+    pub(crate) fn change(&mut self, at: usize, bytes: &[u8]) {
+        self.memory.part(at, bytes.len()).copy_from_slice(bytes);
     }
 
     /// Starts a copy of what was put there to the device.

@@ -2,7 +2,7 @@
 
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::best::Best;
-use halfbyte_ops::{Backend, Buffer, Matrix, Norm, Product, Rows, Vector, Weight, WeightFormat};
+use halfbyte_ops::{Backend, Buffer, Matrix, Next, Norm, Product, Rows, Vector, Weight, WeightFormat};
 use halfbyte_plan::{Name, Plan, Stage, Value, WATCHED};
 
 use crate::angles::Angles;
@@ -142,6 +142,12 @@ impl<B: Backend> Decoder<B> {
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
         self.check_room(tokens.len())?;
+        if let (&[token], None) = (tokens, &watch) {
+            let logits = self.one(token)?;
+            self.backend.read(logits, &mut self.logits[..logits.columns])?;
+            each(0, &self.logits[..logits.columns]);
+            return Ok(());
+        }
         // Who watches also sees products that are otherwise never stored: there is room for a few.
         let size = if watch.is_some() { self.chunk.min(WATCHED) } else { self.chunk };
         let chunks = tokens.len().div_ceil(size);
@@ -168,6 +174,10 @@ impl<B: Backend> Decoder<B> {
     /// all of them to the host; false where one is not finite.
     pub fn feed_for_best(&mut self, tokens: &[u32], best: &mut [Best]) -> Result<bool> {
         self.check_room(tokens.len())?;
+        if let &[token] = tokens {
+            let logits = self.one(token)?;
+            return Ok(self.backend.best(logits, best)?);
+        }
         let mut last = 0;
         for chunk in tokens.chunks(self.chunk) {
             self.chunk(chunk, &mut Observer::nobody())?;
@@ -176,6 +186,33 @@ impl<B: Backend> Decoder<B> {
         }
         let logits = self.logits(last, 1, &mut Observer::nobody())?;
         Ok(self.backend.best(logits, best)?)
+    }
+
+    /// Appends a token to the cache; gives its logits, on the device. What a device has kept of the ops of the token
+    /// before it is told once.
+    fn one(&mut self, token: u32) -> Result<Rows> {
+        let start = self.tokens.len();
+        let (at, out) = (self.values(1).turns, Rows::new(self.buffers[11], 1, self.architecture.vocab_size));
+        let turns = &mut self.turns[..self.architecture.head_dim];
+        self.angles.fill(start..start + 1, turns);
+        let cache = self.layers[0].cache.buffer;
+        let next = Next { token, table: &self.embedding, start, cache, turns, at };
+        if !self.backend.again(&next)? {
+            // What fails while it is recorded may be done unrecorded; if not, that has the better error.
+            let told = self.told(token);
+            if !self.backend.recorded(told.is_ok())? {
+                self.told(token)?;
+            }
+        }
+        self.tokens.push(token);
+        Ok(out)
+    }
+
+    /// A token's ops, one by one.
+    fn told(&mut self, token: u32) -> Result<()> {
+        self.chunk(&[token], &mut Observer::nobody())?;
+        self.logits(0, 1, &mut Observer::nobody())?;
+        Ok(())
     }
 
     fn check_room(&self, new: usize) -> Result<()> {

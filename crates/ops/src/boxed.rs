@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::best::Best;
 use crate::{
-    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Norm, OutputGradient,
-    Product, Result, Rows, Sight, Tallies, Vector, Weight, WeightRows, accumulate, learn, update,
+    Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Next, Norm,
+    OutputGradient, Product, Result, Rows, Sight, Tallies, Vector, Weight, WeightRows, accumulate, learn,
+    update,
 };
 
 impl Backend for Box<dyn Backend> {
@@ -228,6 +229,14 @@ impl Backend for Box<dyn Backend> {
         dup: Rows,
     ) -> Result<()> {
         (**self).gated_gradient(dy, down, kept, dgate, dup)
+    }
+
+    fn again(&mut self, next: &Next<'_>) -> Result<bool> {
+        (**self).again(next)
+    }
+
+    fn recorded(&mut self, whole: bool) -> Result<bool> {
+        (**self).recorded(whole)
     }
 
     fn best(&mut self, x: Rows, best: &mut [Best]) -> Result<bool> {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accumulate;
+pub mod again;
 pub mod attend;
 pub mod best;
 mod boxed;
@@ -32,6 +33,7 @@ pub mod update;
 
 use std::time::Duration;
 
+pub use again::Next;
 pub use error::{Error, Result};
 pub use halfbyte_formats::state::Tally;
 pub use heads::{Fresh, Heads, HeadsGradient, Keep};
@@ -308,6 +310,16 @@ pub trait Backend {
         dgate: Rows,
         dup: Rows,
     ) -> Result<()>;
+    /// Does for a token what was recorded of another's ops, which were the same but for what [`Next`] has. False where
+    /// nothing is recorded: then the ops from here to [`Backend::recorded`] may be, and are done when that is asked for.
+    fn again(&mut self, _next: &Next<'_>) -> Result<bool> {
+        Ok(false)
+    }
+    /// What began with [`Backend::again`] ends here. False where it was not done: a device failed to record it, or it was
+    /// not asked for whole, because an op failed.
+    fn recorded(&mut self, whole: bool) -> Result<bool> {
+        Ok(whole)
+    }
     /// The highest values of a row, best first; false where one of the row's is not finite. See `best`.
     fn best(&mut self, x: Rows, best: &mut [best::Best]) -> Result<bool> {
         best::by_reading(self, x, best)

@@ -10,7 +10,7 @@ pub const SUMMED: f32 = 1.0 / 131_072.0;
 pub const NARROWED: f32 = 1.0 / 128.0;
 
 /// Bytes of a bench's arena.
-const ARENA: usize = 64 << 20;
+const ARENA: usize = 96 << 20;
 
 /// A backend under test with a bump allocator over its arena.
 pub struct Bench<B: Backend> {

@@ -11,7 +11,7 @@ pub(crate) type Status = c_int;
 pub(crate) type Device = c_int;
 /// An address on the device.
 pub(crate) type Address = u64;
-/// `CUcontext`, `CUstream`, `CUevent`, `CUmodule`, `CUfunction`: what the driver owns.
+/// `CUcontext`, `CUstream`, `CUevent`, `CUmodule`, `CUfunction`, `CUgraph`, `CUgraphExec`: what the driver owns.
 pub(crate) type Handle = *mut c_void;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
@@ -28,6 +28,9 @@ pub(crate) const COOPERATIVE_LAUNCH: c_int = 95;
 pub(crate) const SHARED_OPTIN: c_int = 97;
 /// `CU_JIT_ERROR_LOG_BUFFER`, `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 pub(crate) const JIT_ERROR_LOG: [c_uint; 2] = [5, 6];
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: what else this thread asks for meanwhile is done at once.
+pub(crate) const CAPTURE: c_uint = 2;
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`
 const COOPERATIVE: c_uint = 2;
@@ -98,6 +101,12 @@ calls! {
         stream_create = "cuStreamCreate"(*mut Handle, c_uint);
         stream_destroy = "cuStreamDestroy_v2"(Handle);
         stream_wait = "cuStreamSynchronize"(Handle);
+        capture_begin = "cuStreamBeginCapture_v2"(Handle, c_uint);
+        capture_end = "cuStreamEndCapture"(Handle, *mut Handle);
+        graph_make = "cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64);
+        graph_launch = "cuGraphLaunch"(Handle, Handle);
+        graph_destroy = "cuGraphDestroy"(Handle);
+        graph_made_destroy = "cuGraphExecDestroy"(Handle);
         event_create = "cuEventCreate"(*mut Handle, c_uint);
         event_destroy = "cuEventDestroy_v2"(Handle);
         event_note = "cuEventRecord"(Handle, Handle);

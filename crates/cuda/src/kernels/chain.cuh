@@ -23,9 +23,9 @@ __device__ __forceinline__ void arrive(u32 *arrived) {
     if (threadIdx.x == 0) count_up(arrived);
 }
 
-// Until so many blocks have arrived; counts may go round.
+// Until so many blocks have arrived.
 __device__ __forceinline__ void wait_until(const u32 *arrived, u32 count) {
     if (threadIdx.x == 0)
-        while ((int)(look(arrived) - count) < 0) {}
+        while (look(arrived) < count) {}
     __syncthreads();
 }

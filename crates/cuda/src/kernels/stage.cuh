@@ -28,8 +28,9 @@ struct ProductStage {
 struct AttendStage {
     u32 kind, format, heads;
     float eps;
-    u32 kv_heads, head_dim, capacity, start, window, first_split, splits, narrow;
-    u32 tasks, share; // those that every block has at least
+    u32 kv_heads, head_dim, capacity, window, narrow;
+    // What the position decides; a share is what every block has at least.
+    u32 start, first_split, splits, tasks, share;
     u32 unused[2];
     const float *q, *q_gain, *keys, *k_gain, *values, *turns;
     u8 *cache;

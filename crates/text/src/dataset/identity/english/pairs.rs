@@ -4,7 +4,7 @@
 //! to ask the one alone make a model take the other for it.
 
 /// A question by itself, and inside another sentence: about it, then about the user.
-pub(super) const QUESTIONS: [[(&str, &str); 2]; 42] = [
+pub(super) const QUESTIONS: [[(&str, &str); 2]; 46] = [
     [("who are you", "who you are"), ("who am I", "who I am")],
     [("what is your name", "what your name is"), ("what is my name", "what my name is")],
     [("what's your name", "your name"), ("what's my name", "how I am called")],
@@ -94,6 +94,22 @@ pub(super) const QUESTIONS: [[(&str, &str); 2]; 42] = [
     [
         ("who would you say you are", "who you would say you are"),
         ("who would you say I am", "who you would say I am"),
+    ],
+    [
+        ("who do you believe you are", "who you believe you are"),
+        ("who do you believe I am", "who you believe I am"),
+    ],
+    [
+        ("who do you suppose you are", "who you suppose you are"),
+        ("who do you suppose I am", "who you suppose I am"),
+    ],
+    [
+        ("what do you take yourself for", "what you take yourself for"),
+        ("whom do you take me for", "whom you take me for"),
+    ],
+    [
+        ("who are you in your own eyes", "who you are in your own eyes"),
+        ("who am I in your eyes", "who I am in your eyes"),
     ],
     [
         ("what is the right name for you", "the right name for you"),
