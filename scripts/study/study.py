@@ -34,6 +34,8 @@ ROWS = {
     "bf16": ("bf16 master only", ["--state", "bf16", *WIDE]),
     "yardstick-46": ("yardstick, four-over-six scales", ["--state", "f32", *WIDE, "--scales", "four-over-six"]),
     "default-46": ("default, four-over-six scales at the start", ["--state", "default", "--scales", "four-over-six"]),
+    "yardstick-search": ("yardstick, searched scales", ["--state", "f32", *WIDE, "--scales", "search"]),
+    "default-search": ("default, searched scales at the start", ["--state", "default", "--scales", "search"]),
 }
 
 
