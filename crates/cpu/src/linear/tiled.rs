@@ -7,9 +7,9 @@ use halfbyte_formats::bf16;
 use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::{PANEL, UNIT};
 
-use super::job::{self, Activations, Job, Kept, Panel, Source};
+use super::job::{self, Activations, Job, Kept, Out, Panel, Source};
 use crate::arena::Place;
-use crate::narrow::Output;
+use crate::narrow::{NarrowRows, Output};
 use crate::square::{self, SQUARE, Tile, pair, turn};
 use crate::tiles::{BYTES, Block, SIDE, Session};
 use crate::{Isa, panel, vector};
@@ -69,10 +69,12 @@ unsafe fn decode_pairs(job: &Job<'_>, pairs: Range<usize>, units: usize, out: Pl
     }
 }
 
-/// Pairs of panels that were decoded for all tokens.
+/// Pairs of panels that were decoded for all tokens. Who writes the products is decided here, once: what is written lies
+/// between tile instructions, so every branch and call there counts.
 ///
 /// # Safety
 /// As `chunk`, but that `decoded` is only read.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 unsafe fn multiply(
     job: &Job<'_>,
     pairs: Range<usize>,
@@ -81,34 +83,85 @@ unsafe fn multiply(
     x: *const u8,
     decoded: Place<u8>,
 ) {
-    let groups = units * TILES;
-    // Tokens that are finished with each step, so that all are by the last one.
-    let share = (2 * SIDE).div_ceil(groups).next_power_of_two();
-    let mut done = Done::default();
-    // SAFETY: AMX is there by the caller's promise; x is padded to 32 tokens.
+    let tiles = Tiles { units, tokens, x, decoded };
+    let by_panel = |pair, token, sums: [&[[f32; SIDE]]; 2]| job::finish(Isa::Amx, job, pair, token, sums);
+    // SAFETY: by the caller's promise; pairs that a register does not hold whole are finished by the panel.
     unsafe {
-        let session = Session::new();
-        for token in (0..tokens).step_by(2 * SIDE) {
-            let count = (tokens - token).min(2 * SIDE);
-            for (i, pair) in pairs.clone().enumerate() {
-                let mut a = x.add(token / SIDE * groups * BYTES);
-                let mut b = decoded.pointer().add(i * pair_bytes(units)).cast_const();
-                session.clear();
-                for group in 0..groups {
-                    match count > SIDE {
-                        true => session.step_2x2(a, a.add(groups * BYTES), b),
-                        false => session.step_1x2(a, b),
+        match job {
+            Job::Plain { source, out, added: false } => {
+                tiles.multiply(pairs, |pair, token, sums| match (2 * pair + 2) * PANEL <= source.outputs {
+                    true => plain::<false>(source, out, pair, token, sums),
+                    false => by_panel(pair, token, sums),
+                })
+            }
+            Job::Plain { source, out, added: true } => {
+                tiles.multiply(pairs, |pair, token, sums| match (2 * pair + 2) * PANEL <= source.outputs {
+                    true => plain::<true>(source, out, pair, token, sums),
+                    false => by_panel(pair, token, sums),
+                })
+            }
+            Job::Gated { sources, kept, out: Output::Narrow(out) } => {
+                tiles.multiply(pairs, |pair, token, sums| match (pair + 1) * PANEL < sources[0].outputs {
+                    true => gated(sources, kept, out, pair, token, sums),
+                    false => by_panel(pair, token, sums),
+                })
+            }
+            Job::Unmixed { source, kept, outs: [Output::Narrow(dgate), Output::Narrow(dup)] } => tiles
+                .multiply(pairs, |pair, token, sums| match (2 * pair + 2) * PANEL < source.outputs {
+                    true => unmixed(source, kept, [dgate, dup], pair, token, sums),
+                    false => by_panel(pair, token, sums),
+                }),
+            _ => tiles.multiply(pairs, by_panel),
+        }
+    }
+}
+
+/// Tokens as tiles, and pairs of panels that were decoded.
+struct Tiles {
+    units: usize,
+    tokens: usize,
+    x: *const u8,
+    decoded: Place<u8>,
+}
+
+impl Tiles {
+    /// Gives `write` every pair's sums: pair, first token, and a row for each token and panel.
+    ///
+    /// # Safety
+    /// As `multiply`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+    unsafe fn multiply(&self, pairs: Range<usize>, write: impl Fn(usize, usize, [&[[f32; SIDE]]; 2])) {
+        let groups = self.units * TILES;
+        // Tokens that are finished with each step, so that all are by the last one.
+        let share = (2 * SIDE).div_ceil(groups).next_power_of_two();
+        let mut done = Done::default();
+        // SAFETY: AMX is there by the caller's promise; x is padded to 32 tokens.
+        unsafe {
+            let session = Session::new();
+            for token in (0..self.tokens).step_by(2 * SIDE) {
+                let count = (self.tokens - token).min(2 * SIDE);
+                for (i, pair) in pairs.clone().enumerate() {
+                    let mut a = self.x.add(token / SIDE * groups * BYTES);
+                    let mut b = self.decoded.pointer().add(i * pair_bytes(self.units)).cast_const();
+                    session.clear();
+                    for group in 0..groups {
+                        match count > SIDE {
+                            true => session.step_2x2(a, a.add(groups * BYTES), b),
+                            false => session.step_1x2(a, b),
+                        }
+                        (a, b) = (a.add(BYTES), b.add(2 * BYTES));
+                        done.finish(group * share, share, &write);
                     }
-                    (a, b) = (a.add(BYTES), b.add(2 * BYTES));
-                    done.finish(job, group * share, share);
+                    done.latest = 1 - done.latest;
+                    session.store(&mut done.sums[done.latest]);
+                    (done.pair, done.token, done.count) = (pair, token, count);
                 }
-                done.latest = 1 - done.latest;
-                session.store(&mut done.sums[done.latest]);
-                (done.pair, done.token, done.count) = (pair, token, count);
             }
         }
-        done.finish(job, 0, SIDE);
-        done.finish(job, SIDE, SIDE);
+        for first in [0, SIDE] {
+            done.finish(first, SIDE, &write);
+        }
     }
 }
 
@@ -127,17 +180,13 @@ struct Done {
 
 impl Done {
     /// Writes the products of tokens `first..`, `share` of them: a power of two, at most 16.
-    ///
-    /// # Safety
-    /// As `chunk`.
     #[inline(always)]
-    unsafe fn finish(&self, job: &Job<'_>, first: usize, share: usize) {
+    fn finish(&self, first: usize, share: usize, write: &impl Fn(usize, usize, [&[[f32; SIDE]]; 2])) {
         if first < self.count {
             let (half, row) = (first / SIDE, first % SIDE);
             let rows = row..(row + share).min(self.count - half * SIDE);
             let [a, b] = &self.sums[self.latest].0[half];
-            // SAFETY: by the caller's promise.
-            unsafe { finish(job, self.pair, self.token + first, [&a[rows.clone()], &b[rows]]) };
+            write(self.pair, self.token + first, [&a[rows.clone()], &b[rows]]);
         }
     }
 }
@@ -228,64 +277,85 @@ pub(super) unsafe fn columns(x: &Activations<'_>, block: usize, low: &mut [Tile]
     }
 }
 
-/// As `job::finish`, where the panels are whole in registers.
+/// A plain product of two panels that are whole in registers, as `job::finish` writes it.
 ///
 /// # Safety
 /// AVX-512 is there; no other thread writes these outputs.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
-unsafe fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; SIDE]]; 2]) {
-    match job {
-        Job::Plain { source, out, added } if (2 * pair + 2) * PANEL <= source.outputs => {
-            for (first, sums) in [2 * pair * PANEL, (2 * pair + 1) * PANEL].into_iter().zip(sums) {
-                let finish = Finish::new(source, first);
-                for (t, sums) in sums.iter().enumerate() {
-                    // SAFETY: 16 outputs of this token.
-                    unsafe {
-                        let out = out.at(token + t, first).pointer();
-                        let mut y = finish.of(sums);
-                        if *added {
-                            y = _mm512_add_ps(_mm512_loadu_ps(out), y);
-                        }
-                        _mm512_storeu_ps(out, y);
-                    }
+unsafe fn plain<const ADDED: bool>(
+    source: &Source<'_>,
+    out: &Out,
+    pair: usize,
+    token: usize,
+    sums: [&[[f32; SIDE]]; 2],
+) {
+    for (first, sums) in [2 * pair * PANEL, (2 * pair + 1) * PANEL].into_iter().zip(sums) {
+        let finish = Finish::new(source, first);
+        for (t, sums) in sums.iter().enumerate() {
+            // SAFETY: 16 outputs of this token.
+            unsafe {
+                let out = out.at(token + t, first).pointer();
+                let mut y = finish.of(sums);
+                if ADDED {
+                    y = _mm512_add_ps(_mm512_loadu_ps(out), y);
+                }
+                _mm512_storeu_ps(out, y);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As `plain`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+unsafe fn gated(
+    [gate, up]: &[Source<'_>; 2],
+    kept: &Option<[Output; 2]>,
+    out: &NarrowRows,
+    pair: usize,
+    token: usize,
+    sums: [&[[f32; SIDE]]; 2],
+) {
+    let first = pair * PANEL;
+    let (gate, up) = (Finish::new(gate, first), Finish::new(up, first));
+    for (t, (g, u)) in sums[0].iter().zip(sums[1]).enumerate() {
+        let (g, u) = (gate.of(g), up.of(u));
+        for (kept, product) in kept.iter().flatten().zip([g, u]) {
+            // SAFETY: 16 outputs of this token.
+            unsafe { kept.put_register(token + t, pair, product) };
+        }
+        let y = _mm512_mul_ps(vector::silu(g), u);
+        // SAFETY: half a line of this token's row.
+        unsafe { out.row(token + t) }.put_register(pair, y);
+    }
+}
+
+/// # Safety
+/// As `plain`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+unsafe fn unmixed(
+    source: &Source<'_>,
+    kept: &[Output; 2],
+    outs: [&NarrowRows; 2],
+    pair: usize,
+    token: usize,
+    sums: [&[[f32; SIDE]]; 2],
+) {
+    for (first, sums) in [2 * pair * PANEL, (2 * pair + 1) * PANEL].into_iter().zip(sums) {
+        let finish = Finish::new(source, first);
+        for (t, sums) in sums.iter().enumerate() {
+            // SAFETY: 16 outputs of this token, half a line of its rows.
+            unsafe {
+                let [gate, up] = [&kept[0], &kept[1]].map(|kept| kept.register(token + t, first / PANEL));
+                let products = vector::gated_gradient(gate, up, finish.of(sums));
+                for (out, product) in outs.into_iter().zip(products) {
+                    out.row(token + t).put_register(first / PANEL, product);
                 }
             }
         }
-        Job::Gated { sources: [gate, up], kept, out: Output::Narrow(out) }
-            if (pair + 1) * PANEL < gate.outputs =>
-        {
-            let first = pair * PANEL;
-            let (gate, up) = (Finish::new(gate, first), Finish::new(up, first));
-            for (t, (g, u)) in sums[0].iter().zip(sums[1]).enumerate() {
-                let (g, u) = (gate.of(g), up.of(u));
-                for (kept, product) in kept.iter().flatten().zip([g, u]) {
-                    // SAFETY: 16 outputs of this token.
-                    unsafe { kept.put_register(token + t, pair, product) };
-                }
-                let y = _mm512_mul_ps(vector::silu(g), u);
-                // SAFETY: half a line of this token's row.
-                unsafe { out.row(token + t) }.put_register(pair, y);
-            }
-        }
-        Job::Unmixed { source, kept, outs: [Output::Narrow(dgate), Output::Narrow(dup)] }
-            if (2 * pair + 2) * PANEL < source.outputs =>
-        {
-            for (first, sums) in [2 * pair * PANEL, (2 * pair + 1) * PANEL].into_iter().zip(sums) {
-                let finish = Finish::new(source, first);
-                for (t, sums) in sums.iter().enumerate() {
-                    // SAFETY: 16 outputs of this token, half a line of its rows.
-                    unsafe {
-                        let [gate, up] =
-                            [&kept[0], &kept[1]].map(|kept| kept.register(token + t, first / PANEL));
-                        let products = vector::gated_gradient(gate, up, finish.of(sums));
-                        for (out, product) in [dgate, dup].into_iter().zip(products) {
-                            out.row(token + t).put_register(first / PANEL, product);
-                        }
-                    }
-                }
-            }
-        }
-        _ => job::finish(Isa::Amx, job, pair, token, sums),
     }
 }
 
