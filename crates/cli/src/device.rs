@@ -84,6 +84,7 @@ impl ComputeArgs {
         }
         Ok(Settings {
             context,
+            lanes: 1,
             // As many as the place takes, see `make_plan`.
             chunk: context,
             logit_rows,
@@ -112,16 +113,26 @@ pub(crate) fn open(path: &Path, args: &ComputeArgs, logit_rows: usize) -> Result
 
 /// The same, of a model that is open.
 pub(crate) fn loaded(
-    mut checkpoint: Checkpoint,
+    checkpoint: Checkpoint,
     path: &Path,
     args: &ComputeArgs,
     logit_rows: usize,
 ) -> Result<Opened> {
+    let settings = args.settings(&checkpoint.architecture, logit_rows)?;
+    loaded_as(checkpoint, path, args, &settings)
+}
+
+/// The same, with settings of the caller's own.
+pub(crate) fn loaded_as(
+    mut checkpoint: Checkpoint,
+    path: &Path,
+    args: &ComputeArgs,
+    settings: &Settings,
+) -> Result<Opened> {
     let architecture = checkpoint.architecture.clone();
-    let settings = args.settings(&architecture, logit_rows)?;
     let encoding = |name: TensorName| checkpoint.find(name).map(|tensor| tensor.encoding);
     let (place, plan) =
-        args.place.settle(|place| fitting(path, place, &architecture, &settings, &encoding))?;
+        args.place.settle(|place| fitting(path, place, &architecture, settings, &encoding))?;
     let mut decoder = Decoder::new(place.backend(&plan)?, &architecture, &plan, &encoding)?;
     place.prepare(&mut checkpoint)?;
     let mut progress = Progress::new("loading", architecture.parameters());
@@ -165,7 +176,7 @@ pub(crate) fn judge(
     fit::fit(plan, place.memory(), &|settings| make_plan(place, architecture, settings, encoding))
 }
 
-/// The plan of a run, if its place has room for it.
+/// The plan of a run, if its place has room for it; with fewer lanes, if it has room for them only.
 fn fitting(
     path: &Path,
     place: &Place,
@@ -173,7 +184,13 @@ fn fitting(
     settings: &Settings,
     encoding: &dyn Fn(TensorName) -> Option<Encoding>,
 ) -> Result<Plan> {
-    let plan = make_plan(place, architecture, settings, encoding);
+    let in_lanes = |lanes| make_plan(place, architecture, &Settings { lanes, ..settings.clone() }, encoding);
+    let fits = |lanes: usize| {
+        let plan = in_lanes(lanes);
+        fit::lack(&plan, place.memory()).is_none().then(|| plan.peak_bytes())
+    };
+    let lanes = fit::largest(settings.lanes, &fits).map_or(1, |(lanes, _)| lanes);
+    let plan = in_lanes(lanes);
     match judge(place, &plan, architecture, encoding) {
         Fit::Fits => Ok(plan),
         Fit::Lacks { bytes: lack, changes } => Err(Failure::new(

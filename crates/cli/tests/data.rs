@@ -152,6 +152,29 @@ fn answers_that_do_not_end_are_left_out_and_counted() {
 }
 
 #[test]
+fn answers_depend_neither_on_threads_nor_on_company() {
+    let toy = Toy::new("data-lanes");
+    let (few, many) =
+        (toy.write("few.txt", "hello\nbye\n"), toy.write("many.txt", "hello\nbye\nwho?\nwhy?\n"));
+    let model = toy.path("model");
+    let make = |name: &str, prompts: &str, threads: &str| {
+        let out = toy.path(name);
+        let own = ["--replay", prompts, "--threads", threads, "--out", &out, "--times", "12"];
+        let common =
+            "data generate --identity Ada --rows 0 --boundary 0 --temperature 3 --max-tokens 300 --json";
+        let common: Vec<&str> = common.split(' ').chain(["--model", &model]).collect();
+        (json_of(&[&common[..], &own].concat()), std::fs::read_to_string(&out).unwrap())
+    };
+    let (report, one) = make("one.jsonl", &many, "1");
+    assert_eq!(report["replay"]["asked"], 48);
+    let (ended, unfinished) = (report["rows"].as_u64(), report["replay"]["unfinished"].as_u64());
+    assert!(ended > Some(0) && unfinished > Some(0), "{report}");
+    assert_eq!(make("three.jsonl", &many, "3").1, one);
+    let alone = make("few.jsonl", &few, "2").1;
+    assert!(!alone.is_empty() && one.starts_with(&alone), "{alone}\n{one}");
+}
+
+#[test]
 fn what_cannot_be_generated_is_refused_before_any_work() {
     let toy = Toy::new("data-misuse");
     let (txt, tsv, jsonl) = (toy.path("id.txt"), toy.path("id.tsv"), toy.path("id.jsonl"));

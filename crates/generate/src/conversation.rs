@@ -19,6 +19,22 @@ pub enum Style {
     Raw(Option<u32>),
 }
 
+impl Style {
+    /// The prompt for these messages, where no reply was given before.
+    pub fn prompt(&self, messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        let (rendering, start) = self.render(messages)?;
+        Transcript::default().encode(&rendering, start, tokenizer)
+    }
+
+    /// The text of a prompt, and the token before it.
+    fn render(&self, messages: &[Message]) -> Result<(String, Option<u32>)> {
+        Ok(match self {
+            Style::Template(template, extra) => (template.render(messages, true, extra)?, None),
+            Style::Raw(start) => (messages.iter().map(|m| m.content.as_str()).collect(), *start),
+        })
+    }
+}
+
 /// What happens when the conversation outgrows the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnFull {
@@ -157,10 +173,7 @@ impl<B: Backend> Conversation<B> {
     }
 
     fn render(&self) -> Result<(String, Vec<u32>)> {
-        let (rendering, start) = match &self.style {
-            Style::Template(template, extra) => (template.render(&self.messages, true, extra)?, None),
-            Style::Raw(start) => (self.messages.iter().map(|m| m.content.as_str()).collect(), *start),
-        };
+        let (rendering, start) = self.style.render(&self.messages)?;
         let ids = self.transcript.encode(&rendering, start, &self.tokenizer)?;
         Ok((rendering, ids))
     }

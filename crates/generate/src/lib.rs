@@ -13,6 +13,7 @@ pub mod conversation;
 pub mod divergence;
 pub mod error;
 pub mod repetition;
+mod replies;
 pub mod reply;
 pub mod sampler;
 pub mod session;
@@ -21,6 +22,7 @@ mod transcript;
 
 pub use conversation::{Conversation, OnFull, Style};
 pub use error::{Error, Result};
+pub use replies::replies;
 pub use reply::{Event, Finish, Limits, Reply, Timing, reply};
 pub use sampler::{Sampler, SamplerSettings};
 pub use session::Binding;

@@ -123,46 +123,89 @@ pub fn reply<B: Backend>(
     interrupt: &AtomicBool,
     on: &mut dyn FnMut(Event<'_>),
 ) -> Result<Reply> {
-    let start = Instant::now();
-    let mut shown = Shown {
-        stream: Stream::new(tokenizer, true),
-        stops: StopMatcher::new(limits.stop_strings.clone())?,
-        text: String::new(),
-    };
-    let mut timing = Timing { prompt_tokens: prompt.len(), ..Timing::default() };
     let mut scores = Scores::new(decoder, sampler, limits);
-    let computed = prefill(decoder, prompt, interrupt, &mut scores, &mut timing, on)?;
-    timing.prefill = start.elapsed();
-    let mut ids = Vec::new();
-    let finish = match computed {
-        false => Finish::Interrupted,
-        true if limits.max_tokens == Some(0) => Finish::MaxTokens,
-        true => loop {
-            if interrupt.load(Ordering::Relaxed) {
-                break Finish::Interrupted;
-            }
-            let id = scores.choose(decoder, sampler, limits)?;
-            timing.first_token.get_or_insert_with(|| start.elapsed());
-            ids.push(id);
-            if limits.stop_ids.contains(&id) || limits.end_ids.contains(&id) {
-                break Finish::Stop;
-            }
-            if shown.push(id, on)? {
-                break Finish::StopString;
-            }
-            if limits.max_tokens.is_some_and(|most| ids.len() >= most) {
-                break Finish::MaxTokens;
-            }
-            if decoder.tokens().len() == decoder.context() {
-                break Finish::ContextFull;
-            }
+    let mut turn = Turn::new(tokenizer, prompt, limits)?;
+    let mut finish = turn.prefill(decoder, &mut scores, interrupt, on)?;
+    let finish = loop {
+        if let Some(finish) = finish {
+            break finish;
+        }
+        if interrupt.load(Ordering::Relaxed) {
+            break Finish::Interrupted;
+        }
+        let Some(id) = scores.choose(sampler, decoder.tokens(), limits)? else {
+            return Err(decoder.first_bad()?.into());
+        };
+        finish = turn.take(id, decoder.context() - decoder.tokens().len(), on)?;
+        if finish.is_none() {
             scores.feed(decoder, &[id])?;
-        },
+        }
     };
-    shown.finish(finish, on);
-    timing.decode = start.elapsed() - timing.prefill;
-    timing.generated_tokens = ids.len();
-    Ok(Reply { text: shown.text, ids, finish, timing })
+    Ok(turn.end(finish, on))
+}
+
+/// A reply on its way.
+pub(crate) struct Turn<'a> {
+    prompt: &'a [u32],
+    limits: &'a Limits,
+    shown: Shown<'a>,
+    ids: Vec<u32>,
+    timing: Timing,
+    start: Instant,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(tokenizer: &'a Tokenizer, prompt: &'a [u32], limits: &'a Limits) -> Result<Turn<'a>> {
+        let stops = StopMatcher::new(limits.stop_strings.clone())?;
+        let shown = Shown { stream: Stream::new(tokenizer, true), stops, text: String::new() };
+        let timing = Timing { prompt_tokens: prompt.len(), ..Timing::default() };
+        Ok(Turn { prompt, limits, shown, ids: Vec::new(), timing, start: Instant::now() })
+    }
+
+    /// Computes the part of the prompt that the cache lacks; says if the reply ends here already.
+    pub(crate) fn prefill<B: Backend>(
+        &mut self,
+        decoder: &mut Decoder<B>,
+        scores: &mut Scores,
+        interrupt: &AtomicBool,
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<Finish>> {
+        let computed = prefill(decoder, self.prompt, interrupt, scores, &mut self.timing, on)?;
+        self.timing.prefill = self.start.elapsed();
+        Ok(match computed {
+            false => Some(Finish::Interrupted),
+            true => self.limits.max_tokens.filter(|most| *most == 0).map(|_| Finish::MaxTokens),
+        })
+    }
+
+    /// Takes the next id, where the cache has room for so many; says if it ends the reply.
+    pub(crate) fn take(
+        &mut self,
+        id: u32,
+        room: usize,
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<Finish>> {
+        let Turn { limits, start, .. } = *self;
+        self.timing.first_token.get_or_insert_with(|| start.elapsed());
+        self.ids.push(id);
+        if limits.stop_ids.contains(&id) || limits.end_ids.contains(&id) {
+            return Ok(Some(Finish::Stop));
+        }
+        if self.shown.push(id, on)? {
+            return Ok(Some(Finish::StopString));
+        }
+        if limits.max_tokens.is_some_and(|most| self.ids.len() >= most) {
+            return Ok(Some(Finish::MaxTokens));
+        }
+        Ok((room == 0).then_some(Finish::ContextFull))
+    }
+
+    pub(crate) fn end(mut self, finish: Finish, on: &mut dyn FnMut(Event<'_>)) -> Reply {
+        self.shown.finish(finish, on);
+        self.timing.decode = self.start.elapsed() - self.timing.prefill;
+        self.timing.generated_tokens = self.ids.len();
+        Reply { text: self.shown.text, ids: self.ids, finish, timing: self.timing }
+    }
 }
 
 /// Computes the part of `prompt` that the cache lacks; false if it was interrupted.
@@ -197,13 +240,13 @@ fn prefill<B: Backend>(
 }
 
 /// What the last token's successor is chosen from: all logits, or the best of them where they decide.
-enum Scores {
+pub(crate) enum Scores {
     All(Vec<f32>),
     Best { best: Vec<Best>, finite: bool },
 }
 
 impl Scores {
-    fn new<B: Backend>(decoder: &Decoder<B>, sampler: &Sampler, limits: &Limits) -> Scores {
+    pub(crate) fn new<B: Backend>(decoder: &Decoder<B>, sampler: &Sampler, limits: &Limits) -> Scores {
         let deciding = sampler.deciding(decoder.architecture().vocab_size);
         match deciding.filter(|_| !limits.ignore_end) {
             Some(count) => Scores::Best { best: vec![Best::default(); count], finite: true },
@@ -211,27 +254,52 @@ impl Scores {
         }
     }
 
-    fn feed<B: Backend>(&mut self, decoder: &mut Decoder<B>, ids: &[u32]) -> Result<()> {
+    pub(crate) fn feed<B: Backend>(&mut self, decoder: &mut Decoder<B>, ids: &[u32]) -> Result<()> {
         match self {
-            Scores::All(logits) => decoder.feed(ids, Wanted::Last, None, &mut |_, row| {
-                logits.clear();
-                logits.extend_from_slice(row);
-            })?,
+            Scores::All(logits) => {
+                decoder.feed(ids, Wanted::Last, None, &mut |_, row| row.clone_into(logits))?;
+            }
             Scores::Best { best, finite } => *finite = decoder.feed_for_best(ids, best)?,
         }
         Ok(())
     }
 
-    /// The next id; names the first bad stage where the logits are no numbers.
-    fn choose<B: Backend>(
-        &mut self,
+    /// Whether a choice looks at every logit.
+    pub(crate) fn are_all(&self) -> bool {
+        matches!(self, Scores::All(_))
+    }
+
+    /// One token to each of several lanes; all of these are of one kind.
+    pub(crate) fn feed_lanes<B: Backend>(
+        of: &mut [&mut Scores],
         decoder: &mut Decoder<B>,
+        tokens: &[(usize, u32)],
+    ) -> Result<()> {
+        if let Some(Scores::Best { best, .. }) = of.first() {
+            let mut highest = best.clone();
+            decoder.feed_lanes_for_best(tokens, &mut highest, &mut |i, best, finite| {
+                *of[i] = Scores::Best { best: best.to_vec(), finite };
+            })?;
+            return Ok(());
+        }
+        decoder.feed_lanes(tokens, &mut |i, row| {
+            if let Scores::All(logits) = &mut *of[i] {
+                row.clone_into(logits);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The next id, after these tokens; none where the logits are no numbers.
+    pub(crate) fn choose(
+        &mut self,
         sampler: &mut Sampler,
+        history: &[u32],
         limits: &Limits,
-    ) -> Result<u32> {
+    ) -> Result<Option<u32>> {
         let logits = match self {
-            Scores::Best { finite: false, .. } => return Err(decoder.first_bad()?.into()),
-            Scores::Best { best, .. } => return Ok(sampler.sample_best(best)),
+            Scores::Best { finite: false, .. } => return Ok(None),
+            Scores::Best { best, .. } => return Ok(Some(sampler.sample_best(best))),
             Scores::All(logits) => logits,
         };
         if limits.ignore_end {
@@ -241,9 +309,9 @@ impl Scores {
                 }
             }
         }
-        match sampler.sample(logits, decoder.tokens()) {
-            Ok(id) => Ok(id),
-            Err(sampler::Error::NonFinite { .. }) => Err(decoder.first_bad()?.into()),
+        match sampler.sample(logits, history) {
+            Ok(id) => Ok(Some(id)),
+            Err(sampler::Error::NonFinite { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -12,7 +12,7 @@
 //! - min-p: tokens at least min-p times as probable as the best
 //! - temperature 0 takes the best token, the lowest id if several are equal
 //!
-//! Draw n uses the Philox bits keyed by (seed, n), so a reply can be repeated, and the next turn goes
+//! Draw n uses the Philox bits keyed by (seed, stream, n), so a reply can be repeated, and the next turn goes
 //! on with the next draw instead of starting again. Probabilities are f64, summed in a fixed order.
 
 use std::collections::HashMap;
@@ -122,10 +122,11 @@ impl SamplerSettings {
     }
 }
 
-/// Chooses tokens; keeps only the number of draws made.
+/// Chooses tokens; keeps only which draws it makes, and their number.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     settings: SamplerSettings,
+    stream: u64,
     draws: u64,
 }
 
@@ -133,7 +134,12 @@ impl Sampler {
     /// Refuses settings outside their range, by name.
     pub fn new(settings: SamplerSettings) -> Result<Self, Error> {
         settings.check()?;
-        Ok(Sampler { settings, draws: 0 })
+        Ok(Sampler { settings, stream: 0, draws: 0 })
+    }
+
+    /// One with draws of its own, for every number: what others draw does not change them.
+    pub fn stream(&self, number: u64) -> Sampler {
+        Sampler { settings: self.settings, stream: number, draws: 0 }
     }
 
     /// Goes on after `draws` draws, as a saved session does.
@@ -260,8 +266,8 @@ impl Sampler {
 
     /// A number in [0, 1) with 53 random bits.
     fn draw(&mut self) -> f64 {
-        let high = u64::from(random_bits(self.settings.seed, self.draws, STREAM, 0));
-        let low = u64::from(random_bits(self.settings.seed, self.draws, STREAM, 1));
+        let half = |i| u64::from(random_bits(self.settings.seed, self.draws, STREAM, 2 * self.stream + i));
+        let (high, low) = (half(0), half(1));
         self.draws += 1;
         ((high << 32 | low) >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -310,10 +316,10 @@ fn best_until(mut candidates: Vec<Best>, mass: f64, most: f32) -> Vec<Best> {
 /// The candidate at `draw` of the cumulated probability.
 fn choose(candidates: &[Best], temperature: f64, draw: f64) -> u32 {
     let most = candidates.iter().map(|c| c.value).fold(f32::MIN, f32::max);
-    let total: f64 = candidates.iter().map(|c| weight(c.value, most, temperature)).sum();
-    let mut left = draw * total;
-    for candidate in candidates {
-        left -= weight(candidate.value, most, temperature);
+    let weights: Vec<f64> = candidates.iter().map(|c| weight(c.value, most, temperature)).collect();
+    let mut left = draw * weights.iter().sum::<f64>();
+    for (candidate, weight) in candidates.iter().zip(weights) {
+        left -= weight;
         if left < 0.0 {
             return candidate.column;
         }

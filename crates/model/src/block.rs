@@ -19,10 +19,17 @@ pub(crate) struct Pass {
     pub(crate) norm_eps: f32,
     /// Rows of the tokens that see each other.
     pub(crate) samples: Vec<Range<usize>>,
-    /// Position of the first token of each.
-    pub(crate) start: usize,
+    /// Where each of them goes on; nowhere in training, where samples see nothing but themselves.
+    pub(crate) lanes: Vec<Lane>,
     /// Whether everything that the way back needs is stored.
     pub(crate) keep: bool,
+}
+
+/// A conversation's cache, and the position that a pass goes on from.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Lane {
+    pub(crate) number: usize,
+    pub(crate) start: usize,
 }
 
 /// entered -> residual
@@ -123,7 +130,9 @@ pub(crate) fn attend<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Obse
     }
     // Narrow heads are attended with as they lie.
     let alone = pass.samples.len() == 1 && !at.q.narrow;
-    let keep = alone.then_some(Keep { values: at.v, start: pass.start, cache: &w.cache });
+    let Lane { number, start } = pass.lanes.first().copied().unwrap_or_default();
+    let cache = w.cache_of(number);
+    let keep = alone.then_some(Keep { values: at.v, start, cache: &cache });
     let attended = pass.attended(w.o);
     if let Some(keep) = keep.filter(|_| !pass.keep && !o.watches()) {
         let fresh = Fresh { queries, keys, eps: pass.norm_eps, turns: at.turns, keep };
@@ -133,12 +142,25 @@ pub(crate) fn attend<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Obse
     b.heads(queries, keys, pass.norm_eps, at.turns, keep)?;
     o.see(b, Stage::Rope, at.q)?;
     if alone {
-        b.attend(at.q, &w.cache, Sight { start: pass.start, window: w.window }, attended)?;
+        b.attend(at.q, &cache, Sight { start, window: w.window }, attended)?;
+    } else if !pass.lanes.is_empty() {
+        attend_lanes(b, w, pass, attended)?;
     } else {
         b.attend_samples(&pass.attention(w), &w.cache, attended)?;
     }
     o.see(b, Stage::Attend, attended)?;
     Ok(attended)
+}
+
+/// Every sample over its own lane's cache.
+fn attend_lanes<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, attended: Rows) -> Result<()> {
+    for (sample, &Lane { number, start }) in pass.samples.iter().zip(&pass.lanes) {
+        let part = |rows: Rows| rows.slice(sample.start, sample.len());
+        let cache = w.cache_of(number);
+        b.store(part(pass.at.k), part(pass.at.v), start, &cache)?;
+        b.attend(part(pass.at.q), &cache, Sight { start, window: w.window }, part(attended))?;
+    }
+    Ok(())
 }
 
 /// middle -> what `down` takes

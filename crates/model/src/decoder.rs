@@ -1,12 +1,16 @@
 //! tokens -> logits, in chunks, onto a cache that may already hold a conversation.
 
+mod lanes;
+
+use std::ops::Range;
+
 use halfbyte_checkpoint::{Architecture, Encoding, TensorName};
 use halfbyte_ops::best::Best;
 use halfbyte_ops::{Backend, Buffer, Matrix, Next, Norm, Product, Rows, Vector, Weight, WeightFormat};
 use halfbyte_plan::{Name, Plan, Stage, Value, WATCHED};
 
 use crate::angles::Angles;
-use crate::block::{self, Pass};
+use crate::block::{self, Lane, Pass};
 use crate::error::{Error, Result};
 use crate::layer::{Handles, Layer};
 use crate::watch::{FirstBad, Watch};
@@ -57,11 +61,14 @@ pub struct Decoder<B: Backend> {
     chunk: usize,
     logit_rows: usize,
     context: usize,
+    threads: usize,
     angles: Angles,
     logits: Vec<f32>,
     turns: Vec<f32>,
-    /// Tokens whose keys and values are in the cache.
-    tokens: Vec<u32>,
+    /// Of each lane, the tokens whose keys and values are in its cache.
+    lanes: Vec<Vec<u32>>,
+    /// The lane that is spoken of.
+    lane: usize,
 }
 
 const VALUES: [Value; 12] = [
@@ -106,10 +113,12 @@ impl<B: Backend> Decoder<B> {
             chunk: settings.chunk,
             logit_rows: settings.logit_rows,
             context: settings.context,
+            threads: settings.threads.max(1),
             angles: Angles::new(architecture),
             logits: vec![0.0; settings.logit_rows * architecture.vocab_size],
             turns: vec![0.0; settings.chunk * architecture.head_dim],
-            tokens: Vec::with_capacity(settings.context),
+            lanes: (0..settings.lanes).map(|_| Vec::with_capacity(settings.context)).collect(),
+            lane: 0,
         })
     }
 
@@ -120,17 +129,17 @@ impl<B: Backend> Decoder<B> {
 
     /// Tokens in the cache.
     pub fn tokens(&self) -> &[u32] {
-        &self.tokens
+        &self.lanes[self.lane]
     }
 
-    /// Positions the cache holds.
+    /// Positions the cache of a lane holds.
     pub fn context(&self) -> usize {
         self.context
     }
 
     /// Forgets all but the first `count` tokens.
     pub fn keep(&mut self, count: usize) {
-        self.tokens.truncate(count);
+        self.lanes[self.lane].truncate(count);
     }
 
     /// Appends tokens to the cache; gives `each` the index and logits of every wanted token.
@@ -155,7 +164,7 @@ impl<B: Backend> Decoder<B> {
             let mut observer = Observer {
                 watch: watch.as_mut().map(|w| &mut **w as &mut dyn Watch),
                 layer: None,
-                start: self.tokens.len(),
+                start: self.tokens().len(),
                 values: Vec::new(),
             };
             self.chunk(chunk, &mut observer)?;
@@ -165,7 +174,7 @@ impl<B: Backend> Decoder<B> {
                 Wanted::Last => chunk.len(),
             };
             self.head(first..chunk.len(), index * size, &mut observer, each)?;
-            self.tokens.extend_from_slice(chunk);
+            self.lanes[self.lane].extend_from_slice(chunk);
         }
         Ok(())
     }
@@ -181,7 +190,7 @@ impl<B: Backend> Decoder<B> {
         let mut last = 0;
         for chunk in tokens.chunks(self.chunk) {
             self.chunk(chunk, &mut Observer::nobody())?;
-            self.tokens.extend_from_slice(chunk);
+            self.lanes[self.lane].extend_from_slice(chunk);
             last = chunk.len() - 1;
         }
         let logits = self.logits(last, 1, &mut Observer::nobody())?;
@@ -191,11 +200,11 @@ impl<B: Backend> Decoder<B> {
     /// Appends a token to the cache; gives its logits, on the device. What a device has kept of the ops of the token
     /// before it is told once.
     fn one(&mut self, token: u32) -> Result<Rows> {
-        let start = self.tokens.len();
+        let start = self.tokens().len();
         let (at, out) = (self.values(1).turns, Rows::new(self.buffers[11], 1, self.architecture.vocab_size));
         let turns = &mut self.turns[..self.architecture.head_dim];
         self.angles.fill(start..start + 1, turns);
-        let cache = self.layers[0].cache.buffer;
+        let cache = self.layers[0].cache_of(self.lane).buffer;
         let next = Next { token, table: &self.embedding, start, cache, turns, at };
         if !self.backend.again(&next)? {
             // What fails while it is recorded may be done unrecorded; if not, that has the better error.
@@ -204,7 +213,7 @@ impl<B: Backend> Decoder<B> {
                 self.told(token)?;
             }
         }
-        self.tokens.push(token);
+        self.lanes[self.lane].push(token);
         Ok(out)
     }
 
@@ -216,7 +225,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     fn check_room(&self, new: usize) -> Result<()> {
-        let (have, context) = (self.tokens.len(), self.context);
+        let (have, context) = (self.tokens().len(), self.context);
         if have + new > context { Err(Error::TooLong { have, new, context }) } else { Ok(()) }
     }
 
@@ -230,7 +239,7 @@ impl<B: Backend> Decoder<B> {
     /// Computes the tokens again and names the first stage with a bad value. The cache is empty
     /// afterwards.
     pub fn first_bad(&mut self) -> Result<Error> {
-        let again = std::mem::take(&mut self.tokens);
+        let again = std::mem::take(&mut self.lanes[self.lane]);
         self.wipe()?;
         let mut watch = FirstBad::default();
         self.feed(&again, Wanted::All, Some(&mut watch), &mut |_, _| ())?;
@@ -242,10 +251,10 @@ impl<B: Backend> Decoder<B> {
     /// Forgets everything, and what lies in the cache too. Masked keys weigh zero, but zero times
     /// a NaN is a NaN: one left behind would reach tokens that must not see it.
     fn wipe(&mut self) -> Result<()> {
-        self.tokens.clear();
+        self.keep(0);
         let zeros = vec![0; self.cache_bytes()];
         for layer in &self.layers {
-            self.backend.write_bytes(layer.cache.buffer, &zeros)?;
+            self.backend.write_bytes(layer.cache_of(self.lane).buffer, &zeros)?;
         }
         Ok(())
     }
@@ -276,17 +285,32 @@ impl<B: Backend> Decoder<B> {
     }
 
     fn chunk(&mut self, tokens: &[u32], observer: &mut Observer<'_>) -> Result<()> {
-        let start = self.tokens.len();
+        let start = self.tokens().len();
+        let lane = Lane { number: self.lane, start };
+        self.pass(tokens, start..start + tokens.len(), vec![(0..tokens.len(), lane)], observer)
+    }
+
+    /// All layers, for tokens at these positions: parts of them go on in different lanes.
+    fn pass(
+        &mut self,
+        tokens: &[u32],
+        positions: impl Iterator<Item = usize>,
+        parts: Vec<(Range<usize>, Lane)>,
+        observer: &mut Observer<'_>,
+    ) -> Result<()> {
         let at = self.values(tokens.len());
-        self.write_turns(start, tokens.len(), at.turns)?;
+        let turns = &mut self.turns[..tokens.len() * self.architecture.head_dim];
+        self.angles.fill(positions, turns);
+        self.backend.write(at.turns.buffer, turns)?;
         self.backend.embed(tokens, &self.embedding, at.residual)?;
         observer.see(&mut self.backend, Stage::Embed, at.residual)?;
+        let (samples, lanes) = parts.into_iter().unzip();
         let pass = Pass {
             at,
             head_dim: self.architecture.head_dim,
             norm_eps: self.architecture.norm_eps,
-            samples: std::iter::once(0..tokens.len()).collect(),
-            start,
+            samples,
+            lanes,
             keep: false,
         };
         for (index, layer) in self.layers.iter().enumerate() {
@@ -300,7 +324,7 @@ impl<B: Backend> Decoder<B> {
     /// Norm and head of some rows of the chunk, a few at a time.
     fn head(
         &mut self,
-        rows: std::ops::Range<usize>,
+        rows: Range<usize>,
         before: usize,
         observer: &mut Observer<'_>,
         each: &mut dyn FnMut(usize, &[f32]),
@@ -337,26 +361,19 @@ impl<B: Backend> Decoder<B> {
         Ok(out)
     }
 
-    /// Cosines and sines of the positions `start..`.
-    fn write_turns(&mut self, start: usize, count: usize, turns: Rows) -> Result<()> {
-        let values = &mut self.turns[..count * self.architecture.head_dim];
-        self.angles.fill(start..start + count, values);
-        Ok(self.backend.write(turns.buffer, values)?)
-    }
-
-    /// Bytes of one layer's cache, for sessions.
+    /// Bytes of one layer's cache of a lane, for sessions.
     pub fn cache_bytes(&self) -> usize {
         self.layers[0].cache.buffer.bytes
     }
 
     /// Copies a layer's cache out.
     pub fn read_cache(&mut self, layer: usize, bytes: &mut [u8]) -> Result<()> {
-        Ok(self.backend.read_bytes(self.layers[layer].cache.buffer, bytes)?)
+        Ok(self.backend.read_bytes(self.layers[layer].cache_of(self.lane).buffer, bytes)?)
     }
 
     /// Puts a layer's cache back.
     pub fn write_cache(&mut self, layer: usize, bytes: &[u8]) -> Result<()> {
-        Ok(self.backend.write_bytes(self.layers[layer].cache.buffer, bytes)?)
+        Ok(self.backend.write_bytes(self.layers[layer].cache_of(self.lane).buffer, bytes)?)
     }
 
     /// Says which tokens the restored cache belongs to.
@@ -364,8 +381,8 @@ impl<B: Backend> Decoder<B> {
         if tokens.len() > self.context {
             return Err(Error::TooLong { have: 0, new: tokens.len(), context: self.context });
         }
-        self.tokens.clear();
-        self.tokens.extend_from_slice(tokens);
+        self.keep(0);
+        self.lanes[self.lane].extend_from_slice(tokens);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
 use halfbyte_ops::tensor::KEYS;
 use halfbyte_ops::{Buffer, Cache, Matrix, Rows, Vector, Weight, WeightFormat};
-use halfbyte_plan::{Name, Plan};
+use halfbyte_plan::{Name, Plan, Settings};
 
 use crate::error::{Error, Result};
 
@@ -21,11 +21,18 @@ pub(crate) struct Layer {
     pub(crate) gate: Matrix,
     pub(crate) up: Matrix,
     pub(crate) down: Matrix,
+    /// The first lane's.
     pub(crate) cache: Cache,
     pub(crate) window: Option<usize>,
 }
 
 impl Layer {
+    /// Keys and values of one lane; the lanes lie one after the other.
+    pub(crate) fn cache_of(&self, lane: usize) -> Cache {
+        let Buffer { offset, bytes } = self.cache.buffer;
+        Cache { buffer: Buffer { offset: offset + lane * bytes, bytes }, ..self.cache }
+    }
+
     /// Whether all that reads the residual's norms rounds them, so that the residual may be rounded before.
     pub(crate) fn rounds_residual(&self) -> bool {
         let takers = [self.q, self.k, self.v, self.gate, self.up];
@@ -83,6 +90,10 @@ impl Handles<'_> {
         let linear = |weight, bias| -> Result<Matrix> {
             Ok(Matrix { weight: self.weight(name(weight))?, bias: optional(bias)? })
         };
+        let Settings { cache: format, context, .. } = self.plan.settings;
+        let (kv_heads, head_dim) = (self.architecture.kv_heads, self.architecture.head_dim);
+        let all = self.buffer(Name::Cache(if self.one_cache { 0 } else { index }))?;
+        let bytes = Cache::bytes(format, kv_heads, head_dim, context);
         Ok(Layer {
             input_norm: self.vector(name(InputNorm))?,
             q: linear(Q, QBias)?,
@@ -96,11 +107,11 @@ impl Handles<'_> {
             up: linear(Up, UpBias)?,
             down: linear(Down, DownBias)?,
             cache: Cache {
-                buffer: self.buffer(Name::Cache(if self.one_cache { 0 } else { index }))?,
-                format: self.plan.settings.cache,
-                kv_heads: self.architecture.kv_heads,
-                head_dim: self.architecture.head_dim,
-                capacity: self.plan.settings.context.next_multiple_of(KEYS),
+                buffer: Buffer { bytes, ..all },
+                format,
+                kv_heads,
+                head_dim,
+                capacity: context.next_multiple_of(KEYS),
             },
             window: self.architecture.sliding_window[index],
         })

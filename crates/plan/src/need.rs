@@ -24,9 +24,9 @@ pub fn plan(
     scratch: usize,
 ) -> Plan {
     let mut list = tensors(architecture, settings, encoding);
-    let cache = Cache::bytes(settings.cache, architecture.kv_heads, architecture.head_dim, settings.context);
+    let lane = Cache::bytes(settings.cache, architecture.kv_heads, architecture.head_dim, settings.context);
     for layer in 0..architecture.layers {
-        list.push((Name::Cache(layer), Group::Cache, None, cache));
+        list.push((Name::Cache(layer), Group::Cache, None, lane * settings.lanes));
     }
     let format = |name| settings.weights.format(name, encoding(name));
     let mixed = (0..architecture.layers)
@@ -112,11 +112,13 @@ pub(crate) fn place(architecture: &Architecture, settings: &Settings, list: Vec<
     }
 }
 
-/// Rows on their way from the file (values, codes, what the file had), and the program.
+/// Rows on their way from the file (values, codes, what the file had), the program, and the logits of further lanes,
+/// once as they come and once to choose from.
 fn beside_bytes(architecture: &Architecture, settings: &Settings) -> usize {
     let columns = [TensorName::Embedding, TensorName::Layer(0, LayerTensor::Down)]
         .map(|name| architecture.shape(name)[1]);
     let widest = columns.into_iter().max().unwrap_or(0);
     let rows = LOADING_VALUES.max(widest * 16);
-    PROGRAM + architecture.vocab_size * TOKEN + settings.threads * rows * 12
+    let logits = (settings.lanes - 1) * architecture.vocab_size * 8;
+    PROGRAM + architecture.vocab_size * TOKEN + settings.threads * rows * 12 + logits
 }

@@ -73,8 +73,10 @@ impl FromStr for WeightChoice {
 /// Everything the sizes depend on besides the architecture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Positions the cache holds.
+    /// Positions the cache of a lane holds.
     pub context: usize,
+    /// Conversations at once, each with a cache of its own.
+    pub lanes: usize,
     /// Tokens computed together in a prompt.
     pub chunk: usize,
     /// Rows of logits computed together.

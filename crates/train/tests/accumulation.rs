@@ -35,7 +35,8 @@ fn open(
     let a = Architecture::from_config_file(&file).unwrap();
     fs::remove_file(&file).unwrap();
     let (weights, cache) = (WeightChoice::F32, CacheFormat::F32);
-    let settings = Settings { context: TOKENS, chunk: TOKENS, logit_rows: 1, weights, cache, threads: 2 };
+    let settings =
+        Settings { context: TOKENS, lanes: 1, chunk: TOKENS, logit_rows: 1, weights, cache, threads: 2 };
     let recipe = Recipe { moment: Moment::Float, ..Recipe::DEFAULT };
     let need = TrainingNeed { tokens: TOKENS, longest: TOKENS, widest: 64, head_dim: 16, threads: 2 };
     let sizes = TrainingSettings {

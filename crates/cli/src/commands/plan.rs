@@ -189,7 +189,8 @@ pub(crate) fn table(plan: &Plan, place: &Place) -> String {
     let settings = &plan.settings;
     let mut table = Table::default();
     table.weights(plan);
-    let cache = format!("{} positions, {}", settings.context, settings.cache.name());
+    let lanes = if settings.lanes == 1 { String::new() } else { format!("{} times ", settings.lanes) };
+    let cache = format!("{lanes}{} positions, {}", settings.context, settings.cache.name());
     table.line("cache", group(Group::Cache), cache);
     table.line("activations", group(Group::Activations), format!("{} tokens at a time", settings.chunk));
     table.line("scratch", group(Group::Scratch), format!("{} threads", settings.threads));

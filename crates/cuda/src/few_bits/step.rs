@@ -63,6 +63,7 @@ fn step(make: &dyn Fn(usize) -> Cuda, way: Way) -> (f64, Vec<(TensorName, Vec<f3
     let a = architecture(head_dim);
     let settings = Settings {
         context: TOKENS,
+        lanes: 1,
         chunk: TOKENS,
         logit_rows: 1,
         weights: WeightChoice::Nvfp4,

@@ -41,14 +41,19 @@ pub(crate) fn architecture() -> Architecture {
     }
 }
 
-fn settings(context: usize, cache: CacheFormat, weights: WeightChoice) -> Settings {
-    Settings { context, chunk: CHUNK, logit_rows: 1, weights, cache, threads: 2 }
+fn settings(context: usize, lanes: usize, cache: CacheFormat, weights: WeightChoice) -> Settings {
+    Settings { context, lanes, chunk: CHUNK, logit_rows: 1, weights, cache, threads: 2 }
 }
 
 /// A decoder; the same seed gives the same model.
 pub(crate) fn decoder(context: usize, cache: CacheFormat, seed: u64) -> Decoder<Cpu> {
+    decoder_in_lanes(context, 1, cache, seed)
+}
+
+/// The same, for several conversations at once.
+pub(crate) fn decoder_in_lanes(context: usize, lanes: usize, cache: CacheFormat, seed: u64) -> Decoder<Cpu> {
     let architecture = architecture();
-    let settings = settings(context, cache, WeightChoice::Bf16);
+    let settings = settings(context, lanes, cache, WeightChoice::Bf16);
     let scratch = ScratchNeed { tokens: CHUNK, columns: 96, context, head_dim: 24, threads: 2 };
     let plan = plan(&architecture, &settings, &|_| None, scratch.bytes());
     let scratch = plan.buffer(Name::Scratch).unwrap();
@@ -91,7 +96,7 @@ pub(crate) fn broken_decoder() -> Decoder<Cpu> {
     let scratch = ScratchNeed { tokens: CHUNK, columns: 96, context: 128, head_dim: 24, threads: 2 };
     let plan = plan(
         &architecture,
-        &settings(128, CacheFormat::Bf16, WeightChoice::Bf16),
+        &settings(128, 1, CacheFormat::Bf16, WeightChoice::Bf16),
         &|_| None,
         scratch.bytes(),
     );

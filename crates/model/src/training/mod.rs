@@ -322,7 +322,7 @@ impl<B: Backend> Training<B> {
         }
         self.turned.clone_from(&batch.lengths);
         let (head_dim, norm_eps) = (self.architecture.head_dim, self.architecture.norm_eps);
-        Ok(Pass { at, head_dim, norm_eps, samples, start: 0, keep: false })
+        Ok(Pass { at, head_dim, norm_eps, samples, lanes: Vec::new(), keep: false })
     }
 
     /// Embedding and all layers; the residual is kept, and all else if the pass says so.

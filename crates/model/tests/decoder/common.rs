@@ -77,6 +77,7 @@ impl Toy {
     pub(crate) fn open_as(&self, architecture: &Architecture, run: Run) -> Decoder<Cpu> {
         let settings = Settings {
             context: run.context,
+            lanes: run.lanes,
             chunk: run.chunk,
             logit_rows: run.logit_rows,
             weights: run.weights,
@@ -108,6 +109,7 @@ pub(crate) struct Run {
     pub(crate) isa: Isa,
     pub(crate) threads: usize,
     pub(crate) context: usize,
+    pub(crate) lanes: usize,
     pub(crate) chunk: usize,
     pub(crate) logit_rows: usize,
     pub(crate) weights: WeightChoice,
@@ -121,6 +123,7 @@ impl Run {
             isa,
             threads: 2,
             context: tokens,
+            lanes: 1,
             chunk: tokens,
             logit_rows: 16,
             weights: WeightChoice::F32,

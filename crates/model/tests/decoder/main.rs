@@ -3,6 +3,7 @@
 mod accumulation;
 mod common;
 mod gradients;
+mod lanes;
 mod refusals;
 mod same_bits;
 mod training;

@@ -47,6 +47,7 @@ pub(crate) fn open(toy: &Toy, way: Way, tokens: usize, longest: usize) -> (Train
     let a = toy.architecture();
     let settings = Settings {
         context: longest,
+        lanes: 1,
         chunk: tokens,
         logit_rows: 1,
         weights: way.weights,

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use halfbyte_checkpoint::atomic::AtomicFile;
-use halfbyte_generate::{Conversation, Finish, Limits, Sampler, SamplerSettings, Style, repetition};
-use halfbyte_ops::Backend;
+use halfbyte_generate::{Finish, Limits, Reply, Sampler, SamplerSettings, Style, repetition};
+use halfbyte_plan::Settings;
 use halfbyte_text::Message;
 use halfbyte_text::dataset::identity::{self, Language, Recipe};
 use serde_json::json;
@@ -20,6 +20,8 @@ use crate::output::{self, Progress, grouped};
 
 /// Most bytes of a file of prompts.
 const LARGEST_PROMPTS: u64 = 16 << 20;
+/// Answers at once, where there is room. On two cores more were not faster.
+const LANES: usize = 32;
 /// What is asked where `--replay` names no file.
 const GENERAL: &str = include_str!("general.txt");
 
@@ -186,16 +188,11 @@ fn answers(
     prompts: Vec<String>,
     replay: &mut Replay,
 ) -> Result<Vec<Line>> {
-    let mut conversation = conversation(args, model)?;
-    let asked = prompts.len() * args.times;
-    let mut progress = Progress::new("answering", asked as u64);
-    let never = AtomicBool::new(false);
+    let prompts: Vec<String> = prompts.into_iter().flat_map(|prompt| vec![prompt; args.times]).collect();
     let mut lines = Vec::new();
-    replay.asked = asked;
-    for prompt in prompts.into_iter().flat_map(|prompt| vec![prompt; args.times]) {
-        conversation.reset();
-        let reply = conversation.say(&prompt, &never, &mut |_| ())?;
-        progress.add(1);
+    replay.asked = prompts.len();
+    let replies = replies(args, model, &prompts)?;
+    for (prompt, reply) in prompts.into_iter().zip(replies) {
         if reply.finish != Finish::Stop {
             replay.unfinished += 1;
         } else if repetition::find(&reply.text).is_some() {
@@ -210,24 +207,38 @@ fn answers(
     Ok(lines)
 }
 
-fn conversation(args: &GenerateArgs, model: &Path) -> Result<Conversation<Box<dyn Backend>>> {
-    let opened = device::open(model, &args.compute, 1)?;
-    let tokenizer = language::tokenizer(&opened.checkpoint)?;
-    let Some(template) = language::template(&opened.checkpoint, &tokenizer)? else {
+/// The model's reply to each prompt, several at once.
+fn replies(args: &GenerateArgs, model: &Path, prompts: &[String]) -> Result<Vec<Reply>> {
+    let checkpoint = embedded::open(model)?;
+    let tokenizer = language::tokenizer(&checkpoint)?;
+    let Some(template) = language::template(&checkpoint, &tokenizer)? else {
         let text = format!("{}\nthis model has no chat template: it cannot answer", model.display());
         return Err(Failure::new(Code::BadInput, format!("{text}\nleave out --model")));
     };
     let style =
         Style::Template(Box::new(template.with_time(corpus::today())), corpus::thinking(args.no_think));
+    let ids = prompts.iter().map(|prompt| style.prompt(&[Message::new("user", prompt)], &tokenizer));
+    let ids = ids.collect::<halfbyte_generate::Result<Vec<_>>>()?;
     let limits = Limits {
         max_tokens: Some(args.max_tokens),
-        end_ids: opened.checkpoint.architecture.eos.clone(),
+        end_ids: checkpoint.architecture.eos.clone(),
         ..Limits::default()
     };
     let settings =
         SamplerSettings { temperature: args.temperature, seed: args.seed, ..SamplerSettings::default() };
     let sampler = Sampler::new(settings).map_err(|error| Failure::misuse(error.to_string()))?;
-    Ok(Conversation::new(opened.decoder, tokenizer, style, sampler, limits))
+    let longest = ids.iter().map(Vec::len).max().unwrap_or(0);
+    let settings = args.compute.settings(&checkpoint.architecture, LANES)?;
+    let settings = Settings {
+        context: settings.context.min(longest.saturating_add(args.max_tokens).max(1)),
+        lanes: LANES.min(ids.len()).max(1),
+        ..settings
+    };
+    let mut decoder = device::loaded_as(checkpoint, model, &args.compute, &settings)?.decoder;
+    let mut progress = Progress::new("answering", ids.len() as u64);
+    let never = AtomicBool::new(false);
+    let on = &mut |_, _: &Reply| progress.add(1);
+    Ok(halfbyte_generate::replies(&mut decoder, &tokenizer, &ids, &sampler, &limits, &never, on)?)
 }
 
 /// Trained tokens of each line, as this model would see it.

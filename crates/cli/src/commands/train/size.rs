@@ -87,6 +87,7 @@ impl Size<'_> {
         let (weights, cache) = self.state.forward();
         let settings = Settings {
             context: self.length,
+            lanes: 1,
             chunk: self.batch * self.length,
             logit_rows: 1,
             weights,
