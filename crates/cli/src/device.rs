@@ -7,6 +7,7 @@ use halfbyte_checkpoint::{Architecture, Checkpoint, Encoding, TensorName};
 use halfbyte_formats::nvfp4::Scales;
 use halfbyte_model::{Decoder, fill, load};
 use halfbyte_ops::{Backend, CacheFormat};
+use halfbyte_plan::memory::Memory;
 use halfbyte_plan::{Change, Fit, Plan, Settings, WeightChoice, fit, plan};
 use halfbyte_train::memory_size;
 
@@ -169,11 +170,12 @@ pub(crate) fn make_plan(
 /// Judges a plan against the memory of its place.
 pub(crate) fn judge(
     place: &Place,
+    memory: Option<Memory>,
     plan: &Plan,
     architecture: &Architecture,
     encoding: &dyn Fn(TensorName) -> Option<Encoding>,
 ) -> Fit {
-    fit::fit(plan, place.memory(), &|settings| make_plan(place, architecture, settings, encoding))
+    fit::fit(plan, memory, &|settings| make_plan(place, architecture, settings, encoding))
 }
 
 /// The plan of a run, if its place has room for it; with fewer lanes, if it has room for them only.
@@ -184,14 +186,19 @@ fn fitting(
     settings: &Settings,
     encoding: &dyn Fn(TensorName) -> Option<Encoding>,
 ) -> Result<Plan> {
-    let in_lanes = |lanes| make_plan(place, architecture, &Settings { lanes, ..settings.clone() }, encoding);
+    let in_lanes = |lanes| {
+        let logit_rows = settings.logit_rows.max(lanes);
+        make_plan(place, architecture, &Settings { lanes, logit_rows, ..settings.clone() }, encoding)
+    };
+    // Looked at once: what others take meanwhile must not refuse what was found to fit.
+    let memory = place.memory();
     let fits = |lanes: usize| {
         let plan = in_lanes(lanes);
-        fit::lack(&plan, place.memory()).is_none().then(|| plan.peak_bytes())
+        (memory.is_some() && fit::lack(&plan, memory).is_none()).then(|| plan.peak_bytes())
     };
     let lanes = fit::largest(settings.lanes, &fits).map_or(1, |(lanes, _)| lanes);
     let plan = in_lanes(lanes);
-    match judge(place, &plan, architecture, encoding) {
+    match judge(place, memory, &plan, architecture, encoding) {
         Fit::Fits => Ok(plan),
         Fit::Lacks { bytes: lack, changes } => Err(Failure::new(
             Code::WouldNotFit,

@@ -486,6 +486,7 @@ mod tests {
         attend,
         loss,
         accumulate,
+        again,
         update,
         learn,
         finite_differences

@@ -159,10 +159,10 @@ impl Cuda {
     /// Copies bytes from the device; waits for all that was started before.
     pub(crate) fn copy_out(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
         self.start_chain()?;
-        self.chain.begun = false;
         let mut from = from;
         for piece in bytes.chunks_mut(RING) {
             self.ring.fetch(from.0, piece)?;
+            self.chain.begun = false;
             from = from.add(piece.len());
         }
         Ok(())

@@ -250,7 +250,7 @@ impl OneQuery {
         self.heads * Splits::of(start, 1, self.window).count * (self.cache.head_dim + 2) * 4
     }
 
-    /// Heads of a block, all of which share their keys.
+    /// How many groups of heads there are that a block takes at once: all of a group share their keys.
     fn groups(&self) -> usize {
         self.cache.kv_heads * (self.heads / self.cache.kv_heads).div_ceil(HEADS)
     }

@@ -109,11 +109,11 @@ impl Cuda {
             return Ok(());
         }
         let words = std::mem::take(&mut self.chain.words);
+        let queries = std::mem::take(&mut self.chain.queries);
         let kernel = self.chain.kernel.take().unwrap_or("chain_bf16");
         let shared = RINGS + KNOWN + std::mem::take(&mut self.chain.work);
         let stages = (words.len() - FRONT) / WORDS;
         let list = self.upload("chain", &words)?;
-        let queries = std::mem::take(&mut self.chain.queries);
         self.note_queries(&queries);
         let arguments = args![list, stages];
         let grid = Grid { shared: shared as u32, ..Grid::line(self.chain_blocks(), THREADS as u32) };
@@ -125,152 +125,5 @@ impl Cuda {
         self.chain.words.clear();
         self.chain.queries.clear();
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use halfbyte_ops::testing::{Bench, numbers};
-    use halfbyte_ops::{
-        Backend, Cache, CacheFormat, Fresh, Heads, Keep, Matrix, Next, Norm, Product, Rows, Vector,
-        WeightFormat,
-    };
-
-    use super::*;
-    use crate::tests::{device, on};
-
-    const HIDDEN: usize = 320;
-    const FED: usize = 832;
-    const HEADS: (usize, usize, usize) = (4, 2, 64);
-    const LAYERS: usize = 2;
-    const CONTEXT: usize = 160;
-
-    struct Layer {
-        q: Matrix,
-        k: Matrix,
-        v: Matrix,
-        o: Matrix,
-        gate: Matrix,
-        up: Matrix,
-        down: Matrix,
-        cache: Cache,
-    }
-
-    /// A few layers, and what a token needs beside them.
-    struct Model {
-        layers: Vec<Layer>,
-        table: Matrix,
-        head: Matrix,
-        gain: Vector,
-        residual: Rows,
-        normed: Rows,
-        q: Rows,
-        k: Rows,
-        v: Rows,
-        attended: Rows,
-        activated: Rows,
-        turns: Rows,
-        logits: Rows,
-    }
-
-    impl Model {
-        fn new(bench: &mut Bench<Cuda>) -> Model {
-            let (heads, kv_heads, head_dim) = HEADS;
-            let mut seed = 0;
-            let mut matrix = |bench: &mut Bench<Cuda>, rows: usize, columns: usize, format| {
-                seed += 1;
-                let (weight, ..) = bench.weight(format, rows, columns, &numbers(seed, rows * columns));
-                Matrix { weight, bias: None }
-            };
-            let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
-            let layers = (0..LAYERS).map(|_| {
-                let bytes = Cache::bytes(CacheFormat::Bf16, kv_heads, head_dim, CONTEXT);
-                let buffer = bench.buffer(bytes);
-                bench.backend.write_bytes(buffer, &vec![0; bytes]).unwrap();
-                let mut nvfp4 = |rows, columns| matrix(bench, rows, columns, WeightFormat::Nvfp4);
-                Layer {
-                    q: nvfp4(queries, HIDDEN),
-                    k: nvfp4(keys, HIDDEN),
-                    v: nvfp4(keys, HIDDEN),
-                    o: nvfp4(HIDDEN, queries),
-                    gate: nvfp4(FED, HIDDEN),
-                    up: nvfp4(FED, HIDDEN),
-                    down: nvfp4(HIDDEN, FED),
-                    cache: Cache { buffer, format: CacheFormat::Bf16, kv_heads, head_dim, capacity: CONTEXT },
-                }
-            });
-            let layers = layers.collect();
-            Model {
-                layers,
-                table: matrix(bench, 300, HIDDEN, WeightFormat::Int8),
-                head: matrix(bench, 1000, HIDDEN, WeightFormat::Int8),
-                gain: bench.vector(&numbers(90, HIDDEN)),
-                residual: bench.output(1, HIDDEN),
-                normed: bench.output(1, HIDDEN).narrow(),
-                q: bench.output(1, queries),
-                k: bench.output(1, keys),
-                v: bench.output(1, keys),
-                attended: bench.output(1, queries).narrow(),
-                activated: bench.output(1, FED).narrow(),
-                turns: bench.output(1, head_dim),
-                logits: bench.output(1, 1000),
-            }
-        }
-
-        /// The logits of a token behind `start` others, by its ops or as they were recorded.
-        fn token(&self, bench: &mut Bench<Cuda>, start: usize) -> Vec<u32> {
-            let turns = numbers(91 + start as u32, self.turns.columns);
-            let token = (start * 7 % 300) as u32;
-            let (table, cache) = (&self.table.weight, self.layers[0].cache.buffer);
-            let next = Next { token, table, start, cache, turns: &turns, at: self.turns };
-            if !bench.backend.again(&next).unwrap() {
-                self.ops(&mut bench.backend, &next);
-                assert!(bench.backend.recorded(true).unwrap());
-            }
-            let logits = bench.read(self.logits);
-            assert!(logits.iter().all(|x| x.is_finite()));
-            logits.into_iter().map(f32::to_bits).collect()
-        }
-
-        fn ops(&self, cuda: &mut Cuda, next: &Next<'_>) {
-            let start = next.start;
-            let norm = Norm { x: self.residual, rounded: None, gain: self.gain, eps: 1e-6, out: self.normed };
-            cuda.write(self.turns.buffer, next.turns).unwrap();
-            cuda.embed(&[next.token], &self.table.weight, self.residual).unwrap();
-            for layer in &self.layers {
-                let added = |matrix| [Product { matrix, out: self.residual, added: Some(self.residual) }];
-                let qkv = [(layer.q, self.q), (layer.k, self.k), (layer.v, self.v)];
-                cuda.normed_linear(norm, &qkv.map(|(matrix, out)| Product::new(matrix, out))).unwrap();
-                let [queries, keys] = [self.q, self.k].map(|x| Heads { raw: x, norm: None, out: x });
-                let keep = Keep { values: self.v, start, cache: &layer.cache };
-                let fresh = Fresh { queries, keys, eps: 1e-6, turns: self.turns, keep };
-                cuda.heads_attend(fresh, None, self.attended).unwrap();
-                cuda.linear(self.attended, &added(layer.o)).unwrap();
-                cuda.normed_gated(norm, layer.gate, layer.up, None, self.activated).unwrap();
-                cuda.linear(self.activated, &added(layer.down)).unwrap();
-            }
-            cuda.normed_linear(norm, &[Product::new(self.head, self.logits)]).unwrap();
-        }
-    }
-
-    #[test]
-    fn stages_in_one_launch_and_tokens_by_a_recording_have_the_bits_of_stages_by_themselves() {
-        let Some(device) = device() else { return };
-        let all = |alone: bool| {
-            let tokens = std::cell::RefCell::new(Vec::new());
-            on(&device, 8 << 20, |make| {
-                let mut bench = Bench::new(&make);
-                let model = Model::new(&mut bench);
-                if alone {
-                    bench.backend.profile().unwrap();
-                }
-                // The second is recorded, those behind it are run from there: in more splits, in fewer.
-                let starts = [0, 70, 139, 5, 64, 159];
-                tokens.replace(starts.into_iter().map(|start| model.token(&mut bench, start)).collect());
-                assert!(alone || bench.backend.recorder.keeps());
-            });
-            tokens.into_inner()
-        };
-        assert!(all(false) == all(true));
     }
 }

@@ -78,7 +78,7 @@ pub struct Device {
 }
 
 /// Bytes that are taken beside an arena after a device was opened: kernels, rings, counters.
-const BESIDE: usize = 24 << 20;
+const BESIDE: usize = 26 << 20;
 
 impl Device {
     /// The device with this number.
@@ -124,6 +124,8 @@ impl Device {
 
 /// The backend.
 pub struct Cuda {
+    /// Goes first: its graph is made of the device's kernels and of what the others hold.
+    recorder: recording::Recorder,
     device: Device,
     arena: DeviceMemory,
     scratch: Buffer,
@@ -136,7 +138,6 @@ pub struct Cuda {
     /// What decides random roundings in the gradients of products, where they may be rounded so.
     luck: Option<Luck>,
     chain: chain::Chain,
-    recorder: recording::Recorder,
     decoded: RefCell<library::Decoded>,
 }
 
@@ -147,6 +148,7 @@ impl Cuda {
         let session = &device.session;
         let library = device.library.clone().filter(|_| scratch.bytes >= library::SCRATCH);
         let cuda = Cuda {
+            recorder: recording::Recorder::default(),
             device: Device { library, ..device.clone() },
             arena: DeviceMemory::take(session, bytes)?,
             scratch,
@@ -158,7 +160,6 @@ impl Cuda {
             profile: None,
             luck: None,
             chain: chain::Chain::default(),
-            recorder: recording::Recorder::default(),
             decoded: RefCell::default(),
         };
         cuda.pointer("scratch", scratch)?;
@@ -242,10 +243,18 @@ pub(crate) mod tests {
         loss,
         best,
         accumulate,
+        again,
         update,
         learn,
         finite_differences
     );
+
+    #[test]
+    fn the_third_token_of_a_kind_is_done_by_a_recording() {
+        if let Some(device) = device() {
+            on(&device, 8 << 20, |make| assert_eq!(halfbyte_ops::again::repeated(make), 4));
+        }
+    }
 
     #[test]
     fn update_by_narrow_gradients() {

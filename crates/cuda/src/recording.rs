@@ -1,7 +1,7 @@
-//! One token's ops kept as a graph, which the next tokens are computed by: their one call instead of some two hundred.
-//! It has copies from pinned memory, the embedding, and the chain; what is another from token to token lies in that
-//! memory and is changed there: the token, the turns of its position, and what the position decides of stages that
-//! attend. A token whose ops are others is computed as asked for, always.
+//! One token's ops kept as a graph, which the next tokens are computed by: the driver is called once for each. It has
+//! copies from pinned memory, the embedding, and the chain; what is another from token to token lies in that memory and
+//! is changed there: the token, the turns of its position, and what the position decides of stages that attend. A
+//! token whose ops are others, or that the driver does not record, is computed as it is asked for.
 
 use halfbyte_ops::again::{Next, check_shapes};
 use halfbyte_ops::{Buffer, Result};
@@ -16,20 +16,15 @@ use crate::launch::DevicePtr;
 /// What is recorded, or will be.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// Whose token was asked for last: the next like it is recorded, for all its kernels are there by then.
+    /// Whose token was asked for last, of those that were not recorded: the next like it is, for all its kernels are
+    /// there by then.
     seen: Option<Like>,
     making: Option<Making>,
     kept: Option<Kept>,
-    /// Once something could not be recorded, nothing is tried any more.
-    never: bool,
-}
-
-#[cfg(test)]
-impl Recorder {
-    /// Whether there is a recording.
-    pub(crate) fn keeps(&self) -> bool {
-        self.kept.is_some()
-    }
+    /// Tokens that are not recorded from this position on: something else belongs to them.
+    unfit: Option<(Like, usize)>,
+    /// The driver refused to record, and is not asked again.
+    refused: bool,
 }
 
 /// Tokens whose ops are the same.
@@ -43,6 +38,7 @@ struct Like {
 /// A recording under way, and where in pinned memory what changes lies.
 struct Making {
     like: Like,
+    start: usize,
     turns_to: DevicePtr,
     turns: Option<usize>,
     token: Option<usize>,
@@ -63,41 +59,30 @@ struct Kept {
 }
 
 pub(crate) fn again(cuda: &mut Cuda, next: &Next<'_>) -> Result<bool> {
-    let like = Like { table: next.table.buffer, turns: next.at.buffer, cache: next.cache };
-    if cuda.profile.is_some() || cuda.recorder.never {
+    check_shapes(next)?;
+    if cuda.profile.is_some() || cuda.recorder.refused {
         return Ok(false);
     }
+    let like = Like { table: next.table.buffer, turns: next.at.buffer, cache: next.cache };
     if let Some(kept) = cuda.recorder.kept.take_if(|kept| kept.like == like) {
         let done = repeat(cuda, &kept, next);
         cuda.recorder.kept = Some(kept);
         return done;
     }
-    if cuda.recorder.seen.replace(like) != Some(like) {
-        return Ok(false);
+    let unfit = cuda.recorder.unfit.is_some_and(|(of, from)| of == like && next.start >= from);
+    if cuda.recorder.seen.replace(like) == Some(like) && !unfit {
+        begin(cuda, like, next)?;
     }
-    cuda.start_chain()?;
-    let turns_to = cuda.place("again", next.at.buffer)?;
-    // The device begins with nothing before all is put down, so that is one list.
-    cuda.chain.begun = true;
-    cuda.device.session.begin_capture()?;
-    cuda.ring.record(true);
-    let (turns, token, queries) = (None, None, Vec::new());
-    cuda.recorder.making = Some(Making { like, turns_to, turns, token, list: 0, queries, other: false });
     Ok(false)
 }
 
-/// False where it cannot be done from the place of this token on.
+/// False where this token's position wants other ops.
 fn repeat(cuda: &mut Cuda, kept: &Kept, next: &Next<'_>) -> Result<bool> {
-    check_shapes(next)?;
     let placed = |(_, query): &(usize, OneQuery)| query.placed(cuda, next.start);
     let Some(placed) = kept.queries.iter().map(placed).collect::<Option<Vec<_>>>() else {
         return Ok(false);
     };
-    cuda.start_chain()?;
-    if std::mem::replace(&mut cuda.chain.begun, true) {
-        // Copies of the token before may be under way.
-        cuda.device.session.wait()?;
-    }
+    free(cuda)?;
     for ((at, _), words) in kept.queries.iter().zip(placed) {
         cuda.ring.change(*at, bytes_of(&words));
     }
@@ -109,26 +94,54 @@ fn repeat(cuda: &mut Cuda, kept: &Kept, next: &Next<'_>) -> Result<bool> {
     Ok(true)
 }
 
+/// Waits until no copy reads what a recording has in pinned memory. From here on something is under way again, so a
+/// chain that is put down is not cut in two for the device to begin early.
+fn free(cuda: &mut Cuda) -> Result<()> {
+    cuda.start_chain()?;
+    if std::mem::replace(&mut cuda.chain.begun, true) {
+        cuda.device.session.wait()?;
+    }
+    Ok(())
+}
+
+fn begin(cuda: &mut Cuda, like: Like, next: &Next<'_>) -> Result<()> {
+    let turns_to = cuda.place("again", next.at.buffer)?;
+    free(cuda)?;
+    if cuda.device.session.begin_capture().is_err() {
+        cuda.recorder.refused = true;
+        return Ok(());
+    }
+    cuda.ring.record(true);
+    let (turns, token, queries) = (None, None, Vec::new());
+    let (start, list, other) = (next.start, 0, false);
+    cuda.recorder.making = Some(Making { like, start, turns_to, turns, token, list, queries, other });
+    Ok(())
+}
+
 pub(crate) fn end(cuda: &mut Cuda, whole: bool) -> Result<bool> {
     if cuda.recorder.making.is_none() {
         return Ok(whole);
     }
-    let put_down = cuda.start_chain();
-    let Some(making) = cuda.recorder.making.take() else { return Ok(whole) };
+    let started = cuda.start_chain();
+    let making = cuda.recorder.making.take();
     cuda.ring.record(false);
     let graph = cuda.device.session.end_capture();
-    put_down?;
-    let Some(graph) = graph.ok().filter(|_| whole) else {
-        cuda.recorder.never = true;
+    let (Some(making), Ok(graph), Ok(()), true) = (making, graph, started, whole) else {
+        // What the caller did not ask for whole says nothing about the driver.
+        cuda.recorder.refused = whole;
         return Ok(false);
     };
-    graph.launch()?;
-    let Making { like, turns, token, queries, other, .. } = making;
-    cuda.recorder.kept = match (turns, token) {
-        (Some(turns), Some(token)) if !other => Some(Kept { like, graph, turns, token, queries }),
-        _ => None,
-    };
-    cuda.recorder.never = cuda.recorder.kept.is_none();
+    if graph.launch().is_err() {
+        cuda.recorder.refused = true;
+        return Ok(false);
+    }
+    let Making { like, start, turns, token, queries, other, .. } = making;
+    match (turns, token) {
+        (Some(turns), Some(token)) if !other => {
+            cuda.recorder.kept = Some(Kept { like, graph, turns, token, queries });
+        }
+        _ => cuda.recorder.unfit = Some((like, start)),
+    }
     Ok(true)
 }
 

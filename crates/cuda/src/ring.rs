@@ -1,4 +1,5 @@
 //! The pinned memory that copies go through, in two halves: one is filled while copies from the other are under way.
+//! Behind them lies what a recording copies.
 
 use std::rc::Rc;
 

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 
-use halfbyte_ops::{Buffer, Error, Result, attend, gated, linear, loss, update};
+use halfbyte_ops::{Buffer, Error, Result, again, attend, gated, linear, loss, update};
 
 use crate::{Cuda, Device, library};
 
@@ -11,12 +11,13 @@ use crate::{Cuda, Device, library};
 type Contract = fn(&dyn Fn(usize) -> Cuda);
 
 /// Rounding and the optimizer first: a wrong bit there is learnt, and never seen.
-const FAMILIES: [(&str, Contract); 5] = [
+const FAMILIES: [(&str, Contract); 6] = [
     ("rounding and the optimizer", |make| update::contract(make)),
     ("products", |make| linear::contract(make)),
     ("gated products", |make| gated::contract(make)),
     ("attention", |make| attend::contract(make)),
     ("the loss", |make| loss::contract(make)),
+    ("one token after another", |make| again::contract(make)),
 ];
 
 /// Again as products of many tokens are made, where they are made in a way of their own: all are then.

@@ -8,7 +8,7 @@ use halfbyte_ops::Backend;
 use halfbyte_text::Tokenizer;
 
 use crate::error::Result;
-use crate::reply::{Finish, Limits, Reply, Scores, Turn};
+use crate::reply::{Finish, Limits, Reply, Scores, Turn, check_prompt};
 use crate::sampler::Sampler;
 
 /// Who speaks in a lane.
@@ -35,6 +35,10 @@ pub fn replies<B: Backend>(
     interrupt: &AtomicBool,
     on: &mut dyn FnMut(usize, &Reply),
 ) -> Result<Vec<Reply>> {
+    // Before hours of work, not after them.
+    for prompt in prompts {
+        check_prompt(decoder, prompt)?;
+    }
     let mut replies: Vec<Option<Reply>> = vec![None; prompts.len()];
     let mut waiting = prompts.iter().enumerate();
     let mut lanes: Vec<Option<Speaker<'_>>> = (0..decoder.lanes()).map(|_| None).collect();

@@ -170,11 +170,25 @@ impl<'a> Turn<'a> {
         interrupt: &AtomicBool,
         on: &mut dyn FnMut(Event<'_>),
     ) -> Result<Option<Finish>> {
-        let computed = prefill(decoder, self.prompt, interrupt, scores, &mut self.timing, on)?;
+        let (prompt, mut interrupted) = (self.prompt, false);
+        check_prompt(decoder, prompt)?;
+        let common = decoder.tokens().iter().zip(prompt).take_while(|(have, want)| have == want).count();
+        // The last token is computed again even if it is there: its logits are not kept.
+        let kept = common.min(prompt.len() - 1);
+        decoder.keep(kept);
+        for stride in prompt[kept..].chunks(STRIDE) {
+            interrupted = interrupt.load(Ordering::Relaxed);
+            if interrupted {
+                break;
+            }
+            scores.feed(decoder, stride)?;
+            self.timing.computed_tokens += stride.len();
+            on(Event::Prefilled { done: self.timing.computed_tokens, total: prompt.len() - kept });
+        }
         self.timing.prefill = self.start.elapsed();
-        Ok(match computed {
-            false => Some(Finish::Interrupted),
-            true => self.limits.max_tokens.filter(|most| *most == 0).map(|_| Finish::MaxTokens),
+        Ok(match interrupted {
+            true => Some(Finish::Interrupted),
+            false => self.limits.max_tokens.filter(|most| *most == 0).map(|_| Finish::MaxTokens),
         })
     }
 
@@ -208,35 +222,14 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Computes the part of `prompt` that the cache lacks; false if it was interrupted.
-fn prefill<B: Backend>(
-    decoder: &mut Decoder<B>,
-    prompt: &[u32],
-    interrupt: &AtomicBool,
-    scores: &mut Scores,
-    timing: &mut Timing,
-    on: &mut dyn FnMut(Event<'_>),
-) -> Result<bool> {
-    let Some(last) = prompt.len().checked_sub(1) else {
-        return Err(Error::EmptyPrompt);
-    };
-    let common = decoder.tokens().iter().zip(prompt).take_while(|(have, want)| have == want).count();
-    // The last token is computed again even if it is there: its logits are not kept.
-    let kept = common.min(last);
-    let (total, context) = (prompt.len() - kept, decoder.context());
-    if prompt.len() > context {
-        return Err(halfbyte_model::Error::TooLong { have: kept, new: total, context }.into());
+/// Refuses a prompt that is empty or longer than the cache.
+pub(crate) fn check_prompt<B: Backend>(decoder: &Decoder<B>, prompt: &[u32]) -> Result<()> {
+    let (new, context) = (prompt.len(), decoder.context());
+    match new {
+        0 => Err(Error::EmptyPrompt),
+        _ if new > context => Err(halfbyte_model::Error::TooLong { have: 0, new, context }.into()),
+        _ => Ok(()),
     }
-    decoder.keep(kept);
-    for stride in prompt[kept..].chunks(STRIDE) {
-        if interrupt.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        scores.feed(decoder, stride)?;
-        timing.computed_tokens += stride.len();
-        on(Event::Prefilled { done: timing.computed_tokens, total });
-    }
-    Ok(true)
 }
 
 /// What the last token's successor is chosen from: all logits, or the best of them where they decide.

@@ -285,21 +285,20 @@ impl<B: Backend> Decoder<B> {
     }
 
     fn chunk(&mut self, tokens: &[u32], observer: &mut Observer<'_>) -> Result<()> {
-        let start = self.tokens().len();
-        let lane = Lane { number: self.lane, start };
-        self.pass(tokens, start..start + tokens.len(), vec![(0..tokens.len(), lane)], observer)
+        let lane = Lane { number: self.lane, start: self.tokens().len() };
+        self.pass(tokens, vec![(0..tokens.len(), lane)], observer)
     }
 
-    /// All layers, for tokens at these positions: parts of them go on in different lanes.
+    /// All layers, for tokens whose parts go on in different lanes.
     fn pass(
         &mut self,
         tokens: &[u32],
-        positions: impl Iterator<Item = usize>,
         parts: Vec<(Range<usize>, Lane)>,
         observer: &mut Observer<'_>,
     ) -> Result<()> {
         let at = self.values(tokens.len());
         let turns = &mut self.turns[..tokens.len() * self.architecture.head_dim];
+        let positions = parts.iter().flat_map(|(rows, lane)| lane.start..lane.start + rows.len());
         self.angles.fill(positions, turns);
         self.backend.write(at.turns.buffer, turns)?;
         self.backend.embed(tokens, &self.embedding, at.residual)?;

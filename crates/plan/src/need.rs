@@ -112,13 +112,17 @@ pub(crate) fn place(architecture: &Architecture, settings: &Settings, list: Vec<
     }
 }
 
-/// Rows on their way from the file (values, codes, what the file had), the program, and the logits of further lanes,
-/// once as they come and once to choose from.
+/// Rows on their way from the file (values, codes, what the file had), the program, and of lanes the logits, once as
+/// they come and once to choose from, and what each thread that chooses has beside them: candidates and their weights.
 fn beside_bytes(architecture: &Architecture, settings: &Settings) -> usize {
     let columns = [TensorName::Embedding, TensorName::Layer(0, LayerTensor::Down)]
         .map(|name| architecture.shape(name)[1]);
     let widest = columns.into_iter().max().unwrap_or(0);
     let rows = LOADING_VALUES.max(widest * 16);
-    let logits = (settings.lanes - 1) * architecture.vocab_size * 8;
-    PROGRAM + architecture.vocab_size * TOKEN + settings.threads * rows * 12 + logits
+    let vocabulary = architecture.vocab_size;
+    let choosing = match settings.lanes {
+        0 | 1 => 0,
+        lanes => (lanes - 1) * vocabulary * 8 + lanes.min(settings.threads) * vocabulary * 16,
+    };
+    PROGRAM + vocabulary * TOKEN + settings.threads * rows * 12 + choosing
 }

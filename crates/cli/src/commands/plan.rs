@@ -91,7 +91,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
             let settings = args.compute().settings(&architecture, 1)?;
             let (place, plan) =
                 args.place.settle(|place| Ok(make_plan(place, &architecture, &settings, &encoding)))?;
-            let fit = judge(&place, &plan, &architecture, &encoding);
+            let fit = judge(&place, place.memory(), &plan, &architecture, &encoding);
             let facts = json!({ "context": plan.settings.context });
             let memory = place.memory();
             (table(&plan, &place), fit.clone(), to_json(&plan, &fit, memory, facts))

@@ -38,7 +38,7 @@ impl Graph {
     /// Has all of it done behind what was asked for before.
     pub(crate) fn launch(&self) -> Result<(), DriverError> {
         let driver = &self.session.driver;
-        // SAFETY: made in `end_capture`; its places are those of buffers that outlive it.
+        // SAFETY: made in `end_capture`; it is dropped before the kernels and the memory it is made of.
         driver.check("cuGraphLaunch", unsafe { (driver.graph_launch)(self.handle, self.session.stream) })
     }
 }

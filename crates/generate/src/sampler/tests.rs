@@ -221,3 +221,13 @@ fn all_logits_decide_where_the_few_cannot() {
         assert_eq!(sampler(change).deciding(500), None);
     }
 }
+
+#[test]
+fn weights_are_exponentials() {
+    for i in 0..700_000 {
+        let x = f64::from(i) * -1e-3;
+        let (got, want) = (exp_below_zero(x), x.exp());
+        assert!((got - want).abs() <= 1e-11 * want, "e^{x}: {got:e} for {want:e}");
+    }
+    assert!(exp_below_zero(f64::NEG_INFINITY) < 1e-300);
+}

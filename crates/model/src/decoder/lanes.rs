@@ -3,7 +3,7 @@
 use halfbyte_ops::Backend;
 use halfbyte_ops::best::Best;
 
-use super::{Decoder, Observer};
+use super::{Decoder, Observer, Wanted};
 use crate::block::Lane;
 use crate::error::{Error, Result};
 
@@ -32,9 +32,16 @@ impl<B: Backend> Decoder<B> {
         self.threads
     }
 
-    /// Appends one token to each of these lanes, none of them twice; gives `each` the index and logits of every one. On
-    /// devices with exact products they are what the lane would have got alone.
+    /// Appends one token to each of these lanes; gives `each` the index and logits of every one. On devices with exact
+    /// products they are what the lane would have got alone. Where one is full, nothing is done.
+    ///
+    /// # Panics
+    /// Where a lane comes twice.
     pub fn feed_lanes(&mut self, tokens: &[(usize, u32)], each: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        self.check_lanes(tokens)?;
+        if let &[(lane, token)] = tokens {
+            return self.in_lane(lane, |it| it.feed(&[token], Wanted::Last, None, each));
+        }
         for (index, part) in tokens.chunks(self.chunk).enumerate() {
             self.step(part)?;
             self.head(0..part.len(), index * self.chunk, &mut Observer::nobody(), each)?;
@@ -50,6 +57,12 @@ impl<B: Backend> Decoder<B> {
         best: &mut [Best],
         each: &mut dyn FnMut(usize, &[Best], bool),
     ) -> Result<()> {
+        self.check_lanes(tokens)?;
+        if let &[(lane, token)] = tokens {
+            let finite = self.in_lane(lane, |it| it.feed_for_best(&[token], best))?;
+            each(0, best, finite);
+            return Ok(());
+        }
         let together = self.chunk.min(self.logit_rows);
         for (index, part) in tokens.chunks(together).enumerate() {
             self.step(part)?;
@@ -62,18 +75,33 @@ impl<B: Backend> Decoder<B> {
         Ok(())
     }
 
+    /// Whether every lane has room for a token.
+    fn check_lanes(&self, tokens: &[(usize, u32)]) -> Result<()> {
+        for (i, (lane, _)) in tokens.iter().enumerate() {
+            assert!(tokens[..i].iter().all(|(other, _)| other != lane), "two tokens for lane {lane}");
+            let (have, context) = (self.lanes[*lane].len(), self.context);
+            if have >= context {
+                return Err(Error::TooLong { have, new: 1, context });
+            }
+        }
+        Ok(())
+    }
+
+    /// Speaks of a lane for a moment.
+    fn in_lane<T>(&mut self, lane: usize, what: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.lane, lane);
+        let done = what(self);
+        self.lane = before;
+        done
+    }
+
     /// The layers for one token of each lane.
     fn step(&mut self, tokens: &[(usize, u32)]) -> Result<()> {
-        let start = |number: usize| self.lanes[number].len();
-        let lanes: Vec<Lane> =
-            tokens.iter().map(|&(number, _)| Lane { number, start: start(number) }).collect();
-        if let Some(&Lane { start: have, .. }) = lanes.iter().find(|lane| lane.start >= self.context) {
-            return Err(Error::TooLong { have, new: 1, context: self.context });
-        }
         let ids: Vec<u32> = tokens.iter().map(|&(_, id)| id).collect();
-        let positions = lanes.clone().into_iter().map(|lane| lane.start);
-        let parts = lanes.into_iter().enumerate().map(|(row, lane)| (row..row + 1, lane)).collect();
-        self.pass(&ids, positions, parts, &mut Observer::nobody())?;
+        let lane = |number: usize| Lane { number, start: self.lanes[number].len() };
+        let parts =
+            tokens.iter().enumerate().map(|(row, &(number, _))| (row..row + 1, lane(number))).collect();
+        self.pass(&ids, parts, &mut Observer::nobody())?;
         for &(number, id) in tokens {
             self.lanes[number].push(id);
         }

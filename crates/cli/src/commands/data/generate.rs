@@ -228,7 +228,7 @@ fn replies(args: &GenerateArgs, model: &Path, prompts: &[String]) -> Result<Vec<
         SamplerSettings { temperature: args.temperature, seed: args.seed, ..SamplerSettings::default() };
     let sampler = Sampler::new(settings).map_err(|error| Failure::misuse(error.to_string()))?;
     let longest = ids.iter().map(Vec::len).max().unwrap_or(0);
-    let settings = args.compute.settings(&checkpoint.architecture, LANES)?;
+    let settings = args.compute.settings(&checkpoint.architecture, 1)?;
     let settings = Settings {
         context: settings.context.min(longest.saturating_add(args.max_tokens).max(1)),
         lanes: LANES.min(ids.len()).max(1),
