@@ -96,15 +96,18 @@ pub(crate) fn turn(tile: &Tile, out: &mut Tile) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(crate) fn pair(rows: Rows<'_>, out: &mut [Tile; 2]) {
-    for (pair, rows) in rows.into_iter().flat_map(|tile| tile.0.as_chunks::<2>().0).enumerate() {
-        for (half, out) in out.iter_mut().enumerate() {
-            // SAFETY: half a line of each row; a line of pairs.
-            unsafe {
-                let load = |row: &Line| {
-                    _mm512_cvtepu16_epi32(_mm256_loadu_si256(row.as_ptr().add(half * PANEL).cast()))
-                };
-                let both = _mm512_or_si512(load(&rows[0]), _mm512_slli_epi32::<16>(load(&rows[1])));
-                _mm512_storeu_si512(out.0[pair].as_mut_ptr().cast(), both);
+    let [first, second] = out;
+    for (rows, pairs) in rows.into_iter().zip([0, SIDE / 2]) {
+        for (i, [upper, lower]) in rows.0.as_chunks::<2>().0.iter().enumerate() {
+            for (half, out) in [&mut *first, &mut *second].into_iter().enumerate() {
+                // SAFETY: half a line of each row; a line of pairs.
+                unsafe {
+                    let load = |row: &Line| {
+                        _mm512_cvtepu16_epi32(_mm256_loadu_si256(row.as_ptr().add(half * PANEL).cast()))
+                    };
+                    let both = _mm512_or_si512(load(upper), _mm512_slli_epi32::<16>(load(lower)));
+                    _mm512_storeu_si512(out.0[pairs + i].as_mut_ptr().cast(), both);
+                }
             }
         }
     }

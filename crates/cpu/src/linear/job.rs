@@ -152,20 +152,13 @@ pub(super) enum Job<'a> {
     Plain {
         source: Source<'a>,
         out: Out,
-        added: bool,
+        /// What it is added to: elsewhere, or in the place of the outputs.
+        added: Option<Out>,
     },
     /// silu(first) * second; the two products are kept where they are wanted.
-    Gated {
-        sources: [Source<'a>; 2],
-        kept: Option<[Output; 2]>,
-        out: Output,
-    },
+    Gated { sources: [Source<'a>; 2], kept: Option<[Output; 2]>, out: Output },
     /// Gradients of the two products that were kept, from that of their mix.
-    Unmixed {
-        source: Source<'a>,
-        kept: [Output; 2],
-        outs: [Output; 2],
-    },
+    Unmixed { source: Source<'a>, kept: [Output; 2], outs: [Output; 2] },
 }
 
 impl<'a> Kept<'a> {
@@ -245,19 +238,21 @@ impl<'a> Job<'a> {
     pub(super) fn plain(cpu: &Cpu, product: &Product) -> Result<Job<'a>> {
         let source = Source::new(cpu, &product.matrix)?;
         let out = Out::rows(cpu.arena.rows("linear", product.out)?, source.outputs);
-        Ok(Job::Plain { source, out, added: product.added.is_some() })
+        let place = |rows| Ok(Out::rows(cpu.arena.rows("linear", rows)?, source.outputs));
+        let added = product.added.map(place).transpose()?;
+        Ok(Job::Plain { source, out, added })
     }
 
     /// out[t, k] = sum_n x[t, n] weight[n, k]
     pub(super) fn transposed(cpu: &Cpu, weight: &Weight, out: Rows, added: bool) -> Result<Job<'a>> {
         let source = Source::transposed(cpu, weight)?;
         let out = Out::rows(cpu.arena.rows("linear", out)?, source.outputs);
-        Ok(Job::Plain { source, out, added })
+        Ok(Job::Plain { source, out, added: added.then_some(out) })
     }
 
     /// out[n, k] = sum_t dy[t, n] x[t, k]
     pub(super) fn activations(x: Activations<'a>, out: Place<f32>) -> Job<'a> {
-        Job::Plain { source: Source::activations(x), out: Out::rows(out, x.channels), added: false }
+        Job::Plain { source: Source::activations(x), out: Out::rows(out, x.channels), added: None }
     }
 
     /// The same turned, x and dy in each other's place: out[n / 16, k, n % 16] = sum_t dy[t, n] x[t, k] for so many k, from a
@@ -265,7 +260,7 @@ impl<'a> Job<'a> {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn turned(dy: Activations<'a>, panel: usize, columns: usize, out: Place<f32>) -> Job<'a> {
         let out = Out { start: out, panel, token_stride: PANEL, panel_stride: PANEL * columns };
-        Job::Plain { source: Source::activations(dy), out, added: false }
+        Job::Plain { source: Source::activations(dy), out, added: None }
     }
 
     pub(super) fn gated(
@@ -368,15 +363,22 @@ pub(super) fn finish(job: &Job<'_>, pair: usize, token: usize, sums: [&[[f32; PA
 }
 
 #[inline(always)]
-fn one_panel(source: &Source<'_>, out: Out, added: bool, first: usize, token: usize, sums: &[[f32; PANEL]]) {
+fn one_panel(
+    source: &Source<'_>,
+    out: Out,
+    added: Option<Out>,
+    first: usize,
+    token: usize,
+    sums: &[[f32; PANEL]],
+) {
     let count = PANEL.min(source.outputs.saturating_sub(first));
     for (t, sums) in sums.iter().enumerate().take(if count == 0 { 0 } else { sums.len() }) {
         let out = out.at(token + t, first);
         let mut y = source.finish(first, sums);
-        if added {
+        if let Some(added) = added {
             let mut before = [0.0; PANEL];
-            // SAFETY: outputs of this job, inside their rows, which no other thread writes (`finish`).
-            copy(unsafe { out.slice(0, count) }, &mut before[..count]);
+            // SAFETY: inside their rows; in the place of the outputs no other thread writes (`finish`), elsewhere none.
+            copy(unsafe { added.at(token + t, first).slice(0, count) }, &mut before[..count]);
             for (y, before) in y.iter_mut().zip(before) {
                 *y += before;
             }

@@ -61,7 +61,6 @@ fn tile_pairs(_: usize, _: usize, _: usize) -> usize {
 
 pub(crate) fn forward(cpu: &mut Cpu, x: Rows, products: &[Product]) -> Result<()> {
     linear::check_shapes(x, products)?;
-    linear::bring_added(cpu, products)?;
     for as_is in [true, false] {
         let jobs = products
             .iter()

@@ -88,15 +88,15 @@ unsafe fn multiply(
     // SAFETY: by the caller's promise; pairs that a register does not hold whole are finished by the panel.
     unsafe {
         match job {
-            Job::Plain { source, out, added: false } => {
+            Job::Plain { source, out, added: None } => {
                 tiles.multiply(pairs, |pair, token, sums| match (2 * pair + 2) * PANEL <= source.outputs {
-                    true => plain::<false>(source, out, pair, token, sums),
+                    true => plain(source, out, pair, token, sums),
                     false => by_panel(pair, token, sums),
                 })
             }
-            Job::Plain { source, out, added: true } => {
+            Job::Plain { source, out, added: Some(added) } => {
                 tiles.multiply(pairs, |pair, token, sums| match (2 * pair + 2) * PANEL <= source.outputs {
-                    true => plain::<true>(source, out, pair, token, sums),
+                    true => plain_added(source, [added, out], pair, token, sums),
                     false => by_panel(pair, token, sums),
                 })
             }
@@ -153,8 +153,7 @@ impl Tiles {
                         (a, b) = (a.add(BYTES), b.add(2 * BYTES));
                         done.finish(group * share, share, &write);
                     }
-                    done.latest = 1 - done.latest;
-                    session.store(&mut done.sums[done.latest]);
+                    session.store(&mut done.sums);
                     (done.pair, done.token, done.count) = (pair, token, count);
                 }
             }
@@ -169,9 +168,8 @@ impl Tiles {
 /// of their own.
 #[derive(Default)]
 struct Done {
-    /// Of the latest two blocks in turn.
-    sums: [Block; 2],
-    latest: usize,
+    /// All were written before the next come.
+    sums: Block,
     pair: usize,
     token: usize,
     /// Tokens, at most 32.
@@ -185,7 +183,7 @@ impl Done {
         if first < self.count {
             let (half, row) = (first / SIDE, first % SIDE);
             let rows = row..(row + share).min(self.count - half * SIDE);
-            let [a, b] = &self.sums[self.latest].0[half];
+            let [a, b] = &self.sums.0[half];
             write(self.pair, self.token + first, [&a[rows.clone()], &b[rows]]);
         }
     }
@@ -283,9 +281,25 @@ pub(super) unsafe fn columns(x: &Activations<'_>, block: usize, low: &mut [Tile]
 /// AVX-512 is there; no other thread writes these outputs.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
-unsafe fn plain<const ADDED: bool>(
+unsafe fn plain(source: &Source<'_>, out: &Out, pair: usize, token: usize, sums: [&[[f32; SIDE]]; 2]) {
+    for (first, sums) in [2 * pair * PANEL, (2 * pair + 1) * PANEL].into_iter().zip(sums) {
+        let finish = Finish::new(source, first);
+        for (t, sums) in sums.iter().enumerate() {
+            // SAFETY: 16 outputs of this token.
+            unsafe { _mm512_storeu_ps(out.at(token + t, first).pointer(), finish.of(sums)) };
+        }
+    }
+}
+
+/// The same added to something.
+///
+/// # Safety
+/// As `plain`; nobody writes what lies elsewhere.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+unsafe fn plain_added(
     source: &Source<'_>,
-    out: &Out,
+    [added, out]: [&Out; 2],
     pair: usize,
     token: usize,
     sums: [&[[f32; SIDE]]; 2],
@@ -293,14 +307,11 @@ unsafe fn plain<const ADDED: bool>(
     for (first, sums) in [2 * pair * PANEL, (2 * pair + 1) * PANEL].into_iter().zip(sums) {
         let finish = Finish::new(source, first);
         for (t, sums) in sums.iter().enumerate() {
-            // SAFETY: 16 outputs of this token.
+            // SAFETY: 16 outputs of this token, and as many elsewhere.
             unsafe {
-                let out = out.at(token + t, first).pointer();
-                let mut y = finish.of(sums);
-                if ADDED {
-                    y = _mm512_add_ps(_mm512_loadu_ps(out), y);
-                }
-                _mm512_storeu_ps(out, y);
+                let before = _mm512_loadu_ps(added.at(token + t, first).pointer());
+                let y = _mm512_add_ps(before, finish.of(sums));
+                _mm512_storeu_ps(out.at(token + t, first).pointer(), y);
             }
         }
     }
