@@ -1,10 +1,12 @@
-//! Threads that wait for chunks of work. Who computes a chunk is left to chance, what it
-//! computes is not: every chunk has its own outputs, so results do not depend on the threads.
+//! Threads that wait for chunks of work. Each begins with a range of its own, the same in every job, so that it meets in its
+//! caches what it left there; one that is done helps the others from their far ends. So who computes a chunk is left to
+//! chance, what it computes is not: every chunk has its own outputs, and results do not depend on the threads.
 
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
@@ -26,8 +28,8 @@ struct Shared {
     /// Odd while a job is open, even between jobs; only ever grows.
     job: Alone<AtomicUsize>,
     work: UnsafeCell<Option<*const Work<'static>>>,
-    chunks: AtomicUsize,
-    next: Alone<AtomicUsize>,
+    /// Of every thread, the chunks of its range that nobody has taken.
+    left: Box<[Alone<Left>]>,
     /// Workers inside a job. A worker that comes late, or not at all because the machine is busy
     /// elsewhere, is not waited for.
     inside: Alone<AtomicUsize>,
@@ -51,8 +53,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             job: Alone(AtomicUsize::new(0)),
             work: UnsafeCell::new(None),
-            chunks: AtomicUsize::new(0),
-            next: Alone(AtomicUsize::new(0)),
+            left: (0..threads).map(|_| Alone(Left::default())).collect(),
             inside: Alone(AtomicUsize::new(0)),
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -86,8 +87,10 @@ impl Pool {
             let work = std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work);
             *shared.work.get() = Some(work);
         }
-        shared.chunks.store(chunks, Ordering::Relaxed);
-        shared.next.0.store(0, Ordering::Relaxed);
+        let threads = self.threads();
+        for (thread, left) in shared.left.iter().enumerate() {
+            left.0.fill(thread * chunks / threads..(thread + 1) * chunks / threads);
+        }
         shared.job.0.fetch_add(1, Ordering::SeqCst);
         for (_, thread) in &self.workers {
             thread.unpark();
@@ -99,13 +102,36 @@ impl Pool {
     }
 }
 
+/// A range of chunks, as one word: the first, and behind it the end.
+#[derive(Default)]
+struct Left(AtomicU64);
+
+impl Left {
+    fn fill(&self, chunks: Range<usize>) {
+        self.0.store((chunks.end as u64) << 32 | chunks.start as u64, Ordering::Relaxed);
+    }
+
+    /// Takes the first of them, or the last.
+    fn take(&self, last: bool) -> Option<usize> {
+        let shorter = |word: u64| {
+            let (first, end) = (word & u64::from(u32::MAX), word >> 32);
+            match last {
+                _ if first >= end => None,
+                true => Some((end - 1) << 32 | first),
+                false => Some(word + 1),
+            }
+        };
+        let word = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shorter).ok()?;
+        Some(if last { (word >> 32) - 1 } else { word & u64::from(u32::MAX) } as usize)
+    }
+}
+
 fn take_chunks(shared: &Shared, work: &Work<'_>, thread: usize) {
-    loop {
-        let chunk = shared.next.0.fetch_add(1, Ordering::Relaxed);
-        if chunk >= shared.chunks.load(Ordering::Relaxed) {
-            return;
+    let (before, from) = shared.left.split_at(thread);
+    for (i, left) in from.iter().chain(before).enumerate() {
+        while let Some(chunk) = left.0.take(i > 0) {
+            work(chunk, thread);
         }
-        work(chunk, thread);
     }
 }
 

@@ -51,6 +51,6 @@ impl GradientRows<'_> {
         let job = Job::turned(self.dy, rows.start / PANEL, self.columns, out);
         let pairs = rows.start / SQUARE..rows.end.div_ceil(SQUARE);
         // SAFETY: by the caller's promise; `new` asks for AMX.
-        unsafe { tiled::chunk(&job, pairs, self.units, self.columns, self.turned.tiles(), dy) };
+        unsafe { tiled::chunk(&job, pairs, self.units, 0..self.columns, self.turned.tiles(), dy) };
     }
 }

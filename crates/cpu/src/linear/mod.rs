@@ -38,6 +38,8 @@ const MANY: usize = 9;
 const TOGETHER: usize = 48;
 /// Columns that become rows together.
 const TURNED: usize = 2 * PANEL;
+/// Tokens for which it pays that threads decode the same weights, each for its own.
+const PART: usize = 512;
 /// From so many tokens on tiles are worth their set-up.
 const TILED: usize = 5;
 
@@ -219,8 +221,13 @@ fn run(cpu: &mut Cpu, feed: Feed, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
     let input = prepare(cpu, feed, as_is, scratch.shared)?;
     // Pairs of panels that one chunk of work takes: long runs let memory be read ahead.
     let threads = cpu.pool.threads();
+    // Threads that share the tokens: each then finds those it had before in its own cache.
+    let parts = match input {
+        Input::Tiles(_) => threads.min(tokens / PART).max(1),
+        Input::Lanes(_) => 1,
+    };
     let pairs = |job: &Job<'_>| match input {
-        Input::Tiles(_) => tile_pairs(job.pairs(), units, threads),
+        Input::Tiles(_) => tile_pairs(job.pairs(), units, threads.div_ceil(parts)),
         Input::Lanes(_) => {
             let rounds = (job.pairs() * units * 2 * job.format().unit_bytes()).div_ceil(threads * RUN_BYTES);
             job.pairs().div_ceil(threads * rounds)
@@ -229,7 +236,8 @@ fn run(cpu: &mut Cpu, feed: Feed, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
     let count = |job: &Job<'_>| job.pairs().div_ceil(pairs(job));
     let chunks: usize = jobs.iter().map(count).sum();
     // Chunks of about the same length, so that no thread is left with the longest.
-    cpu.pool.run(chunks, &|mut chunk, thread| {
+    cpu.pool.run(parts * chunks, &|chunk, thread| {
+        let (part, mut chunk) = (chunk / chunks, chunk % chunks);
         let mut jobs = jobs.iter();
         let (job, count) = loop {
             let job = jobs.next().expect("a chunk belongs to a job");
@@ -244,7 +252,9 @@ fn run(cpu: &mut Cpu, feed: Feed, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
         match input {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AMX was found; this chunk's outputs are its own.
-            Input::Tiles(x) => unsafe { tiled::chunk(job, range, units, tokens, x.tiles(), scratch) },
+            Input::Tiles(x) => unsafe {
+                tiled::chunk(job, range, units, tiled::part(tokens, part, parts), x.tiles(), scratch);
+            },
             // Only AMX asks for tiles.
             #[cfg(not(target_arch = "x86_64"))]
             Input::Tiles(x) => unreachable!("tiles at {:?} on a machine without", x.tiles()),

@@ -37,7 +37,13 @@ pub(super) fn pairs_of_chunk(pairs: usize, units: usize, threads: usize) -> usiz
     pairs.div_ceil(threads * rounds)
 }
 
-/// Pairs of panels `pairs` for all tokens. `x` are narrow rows.
+/// The tokens of one of so many parts, in whole tiles.
+pub(super) fn part(tokens: usize, index: usize, parts: usize) -> Range<usize> {
+    let (blocks, block) = (tokens.div_ceil(2 * SIDE), 2 * SIDE);
+    index * blocks / parts * block..tokens.min((index + 1) * blocks / parts * block)
+}
+
+/// Pairs of panels for tokens from a multiple of 32 on. `x` are narrow rows.
 ///
 /// # Safety
 /// AMX is there; `scratch` holds the decoded pairs; this thread alone writes it and the outputs.
@@ -45,7 +51,7 @@ pub(super) unsafe fn chunk(
     job: &Job<'_>,
     pairs: Range<usize>,
     units: usize,
-    tokens: usize,
+    tokens: Range<usize>,
     x: *const u8,
     scratch: Place<u8>,
 ) {
@@ -79,7 +85,7 @@ unsafe fn multiply(
     job: &Job<'_>,
     pairs: Range<usize>,
     units: usize,
-    tokens: usize,
+    tokens: Range<usize>,
     x: *const u8,
     decoded: Place<u8>,
 ) {
@@ -119,7 +125,7 @@ unsafe fn multiply(
 /// Tokens as tiles, and pairs of panels that were decoded.
 struct Tiles {
     units: usize,
-    tokens: usize,
+    tokens: Range<usize>,
     x: *const u8,
     decoded: Place<u8>,
 }
@@ -139,8 +145,8 @@ impl Tiles {
         // SAFETY: AMX is there by the caller's promise; x is padded to 32 tokens.
         unsafe {
             let session = Session::new();
-            for token in (0..self.tokens).step_by(2 * SIDE) {
-                let count = (self.tokens - token).min(2 * SIDE);
+            for token in self.tokens.clone().step_by(2 * SIDE) {
+                let count = (self.tokens.end - token).min(2 * SIDE);
                 for (i, pair) in pairs.clone().enumerate() {
                     let mut a = self.x.add(token / SIDE * groups * BYTES);
                     let mut b = self.decoded.pointer().add(i * pair_bytes(self.units)).cast_const();
