@@ -21,7 +21,8 @@ def ours(a):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "run")
         run([a.halfbyte, "train", "--model", a.model, "--data", a.text, "--out", out, "--seq", "256", "--batch", "4",
-             "--steps", str(a.steps), "--device", "cpu", "--threads", str(a.threads), "--state", a.state, "--json"])
+             "--steps", str(a.steps), "--device", "cpu", "--threads", str(a.threads), "--state", a.state,
+             "--recompute", a.recompute, "--json"])
         return [json.loads(line) for line in open(os.path.join(out, "log.jsonl"))][2:]
 
 
@@ -45,6 +46,7 @@ def main():
     p.add_argument("--model", required=True)
     p.add_argument("--text", required=True)
     p.add_argument("--state", default="default")
+    p.add_argument("--recompute", default="layer")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--steps", type=int, default=8)
     p.add_argument("--threads", type=int, default=2)

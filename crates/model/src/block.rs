@@ -21,8 +21,15 @@ pub(crate) struct Pass {
     pub(crate) samples: Vec<Range<usize>>,
     /// Where each of them goes on; nowhere in training, where samples see nothing but themselves.
     pub(crate) lanes: Vec<Lane>,
-    /// Whether everything that the way back needs is stored.
-    pub(crate) keep: bool,
+    /// What is stored of all that the way back needs.
+    pub(crate) keep: Stored,
+}
+
+/// Parts of a layer whose values are stored.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Stored {
+    pub(crate) attention: bool,
+    pub(crate) feed_forward: bool,
 }
 
 /// A conversation's cache, and the position that a pass goes on from.
@@ -134,7 +141,7 @@ pub(crate) fn attend<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Obse
     let cache = w.cache_of(number);
     let keep = alone.then_some(Keep { values: at.v, start, cache: &cache });
     let attended = pass.attended(w.o);
-    if let Some(keep) = keep.filter(|_| !pass.keep && !o.watches()) {
+    if let Some(keep) = keep.filter(|_| !pass.keep.attention && !o.watches()) {
         let fresh = Fresh { queries, keys, eps: pass.norm_eps, turns: at.turns, keep };
         b.heads_attend(fresh, w.window, attended)?;
         return Ok(attended);
@@ -175,7 +182,7 @@ pub(crate) fn activate<B: Backend>(b: &mut B, w: &Layer, pass: &Pass, o: &mut Ob
         out: normed,
     };
     let products = (at.gate, at.up);
-    let keep = pass.keep || o.watches() || w.gate.weight.format != w.up.weight.format;
+    let keep = pass.keep.feed_forward || o.watches() || w.gate.weight.format != w.up.weight.format;
     let activated = input(at.activated, &[w.down]);
     b.normed_gated(norm, w.gate, w.up, keep.then_some(products), activated)?;
     o.see(b, Stage::PostNorm, normed)?;

@@ -10,7 +10,7 @@ use halfbyte_ops::{Backend, Buffer, Matrix, Next, Norm, Product, Rows, Vector, W
 use halfbyte_plan::{Name, Plan, Stage, Value, WATCHED};
 
 use crate::angles::Angles;
-use crate::block::{self, Lane, Pass};
+use crate::block::{self, Lane, Pass, Stored};
 use crate::error::{Error, Result};
 use crate::layer::{Handles, Layer};
 use crate::watch::{FirstBad, Watch};
@@ -310,7 +310,7 @@ impl<B: Backend> Decoder<B> {
             norm_eps: self.architecture.norm_eps,
             samples,
             lanes,
-            keep: false,
+            keep: Stored::default(),
         };
         for (index, layer) in self.layers.iter().enumerate() {
             observer.layer = Some(index);

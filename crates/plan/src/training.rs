@@ -1,6 +1,6 @@
 //! The list of a training step's buffers. The residual is kept as it enters each layer, and in the middle where it is
 //! kept rounded; everything else inside a layer is computed again on the way back, so one layer's values are enough; or
-//! all of them are kept.
+//! some of them are kept, or all.
 
 use halfbyte_checkpoint::{Architecture, Encoding, LayerTensor, TensorName};
 use halfbyte_ops::accumulate::{Storage, Stored};
@@ -34,8 +34,36 @@ pub struct TrainingSettings {
 pub enum Recompute {
     /// Every layer, from the residual.
     Layer,
+    /// Every layer's feed-forward part; attention's values and the middle of the residual are kept. Attention takes its time
+    /// beside the products, and half of the memory.
+    FeedForward,
     /// Nothing: every layer's values are kept.
     None,
+}
+
+impl Recompute {
+    /// Whether every layer keeps such a value for the way back.
+    fn keeps(self, value: Value) -> bool {
+        use Value::{Activated, Attended, Gate, K, KRaw, Middle, Normed, PostNormed, Q, QRaw, Up, V};
+        match value {
+            Normed | Q | K | V | QRaw | KRaw | Attended | Middle => self != Recompute::Layer,
+            PostNormed | Gate | Up | Activated => self == Recompute::None,
+            _ => false,
+        }
+    }
+
+    /// Operations of a step for each parameter and token: two there, as many for what is computed again, and twice that
+    /// back.
+    pub fn operations(self, a: &Architecture) -> f64 {
+        let again = match self {
+            Recompute::Layer => 1.0,
+            Recompute::FeedForward => {
+                (2 * a.layers * a.intermediate_size * a.hidden_size) as f64 / a.parameters() as f64
+            }
+            Recompute::None => 0.0,
+        };
+        6.0 + 2.0 * again
+    }
 }
 
 /// What a tensor keeps between steps besides itself.
@@ -68,12 +96,6 @@ pub fn stored_gradient(a: &Architecture, name: TensorName, storage: Storage) -> 
         ref shape => (Storage::Float, 1, shape[0]),
     };
     Stored { buffer: Buffer { offset: 0, bytes: storage.bytes(rows, columns) }, storage, rows, columns }
-}
-
-/// Whether a layer computes this on the way there and needs it on the way back.
-fn of_layer(value: Value) -> bool {
-    use Value::{Activated, Attended, Gate, K, KRaw, Normed, PostNormed, Q, QRaw, Up, V};
-    matches!(value, Normed | Q | K | V | QRaw | KRaw | Attended | PostNormed | Gate | Up | Activated)
 }
 
 /// Whether this is narrow where heads are.
@@ -150,7 +172,7 @@ pub fn plan_training(
     let rounds = [Value::Normed, Value::PostNormed].iter().all(|normed| narrow.contains(normed));
     let rounds = training.rounds_residual && rounds;
     let hidden = if rounds { Rows::narrow_bytes } else { Rows::bytes }(tokens, a.hidden_size);
-    let middle = rounds || training.recompute == Recompute::None;
+    let middle = rounds || training.recompute.keeps(Value::Middle);
     let kept: &[Value] = if middle { &[Value::Entered, Value::Middle] } else { &[Value::Entered] };
     for layer in 0..a.layers {
         let kept = kept.iter().map(|value| (Name::Kept(layer, *value), Group::Activations, None, hidden));
@@ -192,7 +214,10 @@ pub fn plan_training(
     // Fewer tokens may have heads in f32.
     let few_heads = training.narrow_heads_from.filter(|_| rounds_heads(a, settings, encoding));
     let few_heads = few_heads.map(|from| tokens.min(from - 1));
-    for (value, lifetime, columns) in values {
+    // Without norms of their own and as wide as they come, heads are made where they stay.
+    let raw = a.has(LayerTensor::QNorm) || few_heads.is_some();
+    let planned = |value| raw || !matches!(value, Value::QRaw | Value::KRaw);
+    for (value, lifetime, columns) in values.into_iter().filter(|(value, ..)| planned(*value)) {
         let bytes = match (narrow.contains(&value), few_heads) {
             (true, _) => Rows::narrow_bytes(tokens, columns),
             (false, Some(few)) if of_heads(value) => {
@@ -201,7 +226,7 @@ pub fn plan_training(
             (false, _) => Rows::bytes(tokens, columns),
         };
         let mut add = |name, lifetime| list.push((name, Group::Activations, lifetime, bytes));
-        match training.recompute == Recompute::None && of_layer(value) {
+        match training.recompute.keeps(value) {
             true => (0..a.layers).for_each(|layer| add(Name::Kept(layer, value), None)),
             false => add(Name::Value(value), lifetime),
         }

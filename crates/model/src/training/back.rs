@@ -59,12 +59,14 @@ impl<B: Backend> Training<B> {
         learner: &mut dyn Learner<B>,
     ) -> Result<()> {
         let w = self.layers[index];
+        let nobody = &mut Observer::nobody();
         if self.recompute == Recompute::Layer {
-            let nobody = &mut Observer::nobody();
             let attended = block::attend(&mut self.backend, &w, pass, nobody)?;
             if !self.rounds {
                 block::add_attended(&mut self.backend, attended, &w, pass, nobody)?;
             }
+        }
+        if self.recompute != Recompute::None {
             block::activate(&mut self.backend, &w, pass, nobody)?;
         }
         self.feed_forward_back(index, &w, pass, learner)?;

@@ -19,7 +19,7 @@ use halfbyte_ops::{Backend, Buffer, CacheFormat, Luck, Rows, Vector, Weight, los
 use halfbyte_plan::{Name, Plan, Recompute, Stage, TrainingSettings, Value};
 
 use crate::angles::Angles;
-use crate::block::{self, Pass};
+use crate::block::{self, Pass, Stored};
 use crate::decoder::{Observer, Values};
 use crate::error::{Error, Result};
 use crate::layer::{Handles, Layer};
@@ -243,14 +243,17 @@ impl<B: Backend> Training<B> {
     ) -> Result<f64> {
         self.weight = 1.0 / trained as f32;
         let mut pass = self.pass(batch)?;
-        pass.keep = self.recompute == Recompute::None;
+        pass.keep = Stored {
+            attention: self.recompute != Recompute::Layer,
+            feed_forward: self.recompute == Recompute::None,
+        };
         self.there(batch, &mut pass, &mut Observer::nobody())?;
         let mean = self.measure(batch, &pass, true)?;
         if !mean.is_finite() {
             self.wipe()?;
             return Err(Error::LossNotFinite);
         }
-        pass.keep = true;
+        pass.keep = Stored { attention: true, feed_forward: true };
         self.head_back(batch, &pass, learner)?;
         for index in (0..self.layers.len()).rev() {
             pass.at = self.values(index, batch.tokens.len());
@@ -322,7 +325,7 @@ impl<B: Backend> Training<B> {
         }
         self.turned.clone_from(&batch.lengths);
         let (head_dim, norm_eps) = (self.architecture.head_dim, self.architecture.norm_eps);
-        Ok(Pass { at, head_dim, norm_eps, samples, lanes: Vec::new(), keep: false })
+        Ok(Pass { at, head_dim, norm_eps, samples, lanes: Vec::new(), keep: Stored::default() })
     }
 
     /// Embedding and all layers; the residual is kept, and all else if the pass says so.
@@ -372,6 +375,12 @@ impl<B: Backend> Training<B> {
             let rows = rows(value, columns);
             if narrow { rows.narrow() } else { rows }
         };
+        let (q_heads, k_heads) = (heads(Value::Q, q), heads(Value::K, kv));
+        // Where nothing comes between them, heads are made where they stay.
+        let raw = |value, made: Rows| {
+            let planned = self.own(layer, value, 0, 0).is_some() || self.buffer(value).bytes > 0;
+            if planned { heads(value, made.columns) } else { made }
+        };
         let kept = |layer, value| self.own(layer, value, tokens, a.hidden_size).unwrap_or(residual);
         let [entered, middle] = [Value::Entered, Value::Middle].map(|value| kept(layer, value));
         let (entered, middle, residual, rounded) = match self.rounds {
@@ -386,10 +395,10 @@ impl<B: Backend> Training<B> {
             normed: rows(Value::Normed, a.hidden_size),
             post_normed: rows(Value::PostNormed, a.hidden_size),
             turns: rows(Value::Turns, a.head_dim),
-            q: heads(Value::Q, q),
-            k: heads(Value::K, kv),
-            q_raw: heads(Value::QRaw, q),
-            k_raw: heads(Value::KRaw, kv),
+            q: q_heads,
+            k: k_heads,
+            q_raw: raw(Value::QRaw, q_heads),
+            k_raw: raw(Value::KRaw, k_heads),
             v: heads(Value::V, kv),
             attended: rows(Value::Attended, q),
             gate: mixed(Value::Gate),

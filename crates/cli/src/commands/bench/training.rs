@@ -95,7 +95,7 @@ pub(super) fn run(
     optimizer.sort_by(f64::total_cmp);
     let (step, optimizer) = (steps[steps.len() / 2], optimizer[optimizer.len() / 2]);
     let tokens = batch.tokens.len() as f64;
-    let each = if args.recompute == RecomputeArg::Layer { 8.0 } else { 6.0 };
+    let each = args.recompute.setting().operations(architecture);
     let work = each * architecture.parameters() as f64 * tokens / step;
     // Before the ceiling is measured, which takes memory of its own.
     let (planned, held) = (plan.peak_bytes() as u64, place.held());

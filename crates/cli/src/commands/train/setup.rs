@@ -128,10 +128,10 @@ impl Setup {
         Ok((count > 0).then(|| sum / count as f64))
     }
 
-    /// 2 operations a parameter and token there, as many there again, and twice that back.
     pub(super) fn ceiling_share(&self, tokens: usize, seconds: f64) -> Option<f64> {
-        let each = if self.recompute == RecomputeArg::Layer { 8.0 } else { 6.0 };
-        let work = each * self.checkpoint.architecture.parameters() as f64 * tokens as f64;
+        let architecture = &self.checkpoint.architecture;
+        let each = self.recompute.setting().operations(architecture);
+        let work = each * architecture.parameters() as f64 * tokens as f64;
         self.ceiling.map(|ceiling| work / seconds / ceiling)
     }
 }

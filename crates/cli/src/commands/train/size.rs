@@ -45,16 +45,35 @@ pub(crate) struct Size<'a> {
 pub(crate) enum RecomputeArg {
     /// Every layer, from its input: the least memory
     Layer,
+    /// Every layer's feed-forward part: the values of attention are kept, for half of the memory that all take
+    FeedForward,
     /// Nothing: the values of all layers are kept, in much more memory
     None,
 }
 
+impl RecomputeArg {
+    /// What computes more again, in less memory, the nearest first.
+    fn less_memory(self) -> &'static [RecomputeArg] {
+        use RecomputeArg::{FeedForward, Layer, None};
+        match self {
+            Layer => &[],
+            FeedForward => &[Layer],
+            None => &[FeedForward, Layer],
+        }
+    }
+
+    pub(crate) fn setting(self) -> Recompute {
+        match self {
+            RecomputeArg::Layer => Recompute::Layer,
+            RecomputeArg::FeedForward => Recompute::FeedForward,
+            RecomputeArg::None => Recompute::None,
+        }
+    }
+}
+
 impl Size<'_> {
     pub(crate) fn training(&self, place: &Place) -> TrainingSettings {
-        let recompute = match self.recompute {
-            RecomputeArg::Layer => Recompute::Layer,
-            RecomputeArg::None => Recompute::None,
-        };
+        let recompute = self.recompute.setting();
         let (recipe, gradient) = (self.state.recipe(), self.gradient);
         let vocabulary_chunk = place.words(self.architecture, self.batch * self.length);
         let rounds_residual = place.rounds_residual();
@@ -107,14 +126,17 @@ impl Size<'_> {
                 (peak_bytes as u64 <= budget).then_some(peak_bytes)
             };
             let change = |flag: String| move |peak_bytes| Change { flag, peak_bytes };
-            let again = Size { recompute: RecomputeArg::Layer, ..*self };
-            let again = (self.recompute != RecomputeArg::Layer).then(|| fits(again)).flatten();
+            let again = self.recompute.less_memory().iter().find_map(|recompute| {
+                let name = recompute.to_possible_value()?.get_name().to_owned();
+                let peak_bytes = fits(Size { recompute: *recompute, ..*self })?;
+                Some(Change { flag: format!("--recompute {name}"), peak_bytes })
+            });
             let batch = fit::largest(self.batch - 1, &|batch| fits(Size { batch, ..*self }));
             let lean = self.state.lean().and_then(|state| fits(Size { state, ..*self }));
             let shorter = (self.length - 1) / STRIDE;
             let length = fit::largest(shorter, &|strides| fits(Size { length: strides * STRIDE, ..*self }));
             let changes = [
-                again.map(change("--recompute layer".into())),
+                again,
                 batch.map(|(batch, peak)| change(format!("--batch {batch}"))(peak)),
                 lean.map(change("--state lean".into())),
                 length.map(|(strides, peak)| change(format!("--seq {}", strides * STRIDE))(peak)),
@@ -157,6 +179,9 @@ impl Size<'_> {
             RecomputeArg::Layer => {
                 let all = memory_size(all.arrange(place).group_bytes(Group::Activations) as u64);
                 format!("{tokens}; layers are computed again on the way back (keeping all: {all})")
+            }
+            RecomputeArg::FeedForward => {
+                format!("{tokens}; feed-forward parts are computed again on the way back")
             }
             RecomputeArg::None => format!("{tokens}; those of all layers are kept"),
         };
