@@ -23,6 +23,7 @@ ROWS = {
                ["train 8x1024 recompute adamw-bf16", "train 8x1024 recompute adamw-bf16 liger"], 17500),
     "8x1024, all kept": ([*TRAIN, "--batch", "8", "--recompute", "none"], "train_tok_s",
                          ["train 8x1024 keep adamw-bf16"], 20000),
+    "8x1024, attention kept": ([*TRAIN, "--batch", "8", "--recompute", "feed-forward"], "train_tok_s", [], None),
     "8x1024, own products": ([*TRAIN, "--batch", "8", "--kernels", "own"], "train_tok_s", [], None),
     "prompt of 8192": (["--prompt-tokens", "8192", "--decode-tokens", "8"], "prefill_tok_s", ["prefill 8192"], 45000),
     "decode at 512": (["--decode-at", "512", "--decode-tokens", "128"], "decode_tok_s",

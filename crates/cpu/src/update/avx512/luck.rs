@@ -35,23 +35,27 @@ impl Luck {
         Luck { counters: [even, _mm512_add_epi64(even, apart)], keys }
     }
 
-    /// The words of sixteen columns, of the even rows or the odd ones, in the lower halves of the lanes; the upper ones
-    /// hold what is never read.
+    /// What the words of sixteen columns begin as, of the even rows or of the odd ones.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn rows(&self, odd: usize, column: usize) -> Words {
-        let m0 = _mm512_set1_epi64(i64::from(MULTIPLIERS[0]));
-        let m1 = _mm512_set1_epi64(i64::from(MULTIPLIERS[1]));
+    pub(super) fn begin(&self, odd: usize, column: usize) -> Words {
         let zero = _mm512_setzero_si512();
         let counter = _mm512_add_epi64(self.counters[odd], _mm512_set1_epi64((column / 16) as i64));
-        let [mut c0, mut c1, mut c2, mut c3] = [counter, _mm512_srli_epi64::<32>(counter), zero, zero];
-        for [k0, k1] in &self.keys {
-            let (p0, p1) = (_mm512_mul_epu32(c0, m0), _mm512_mul_epu32(c2, m1));
-            c0 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p1), c1, *k0);
-            c2 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p0), c3, *k1);
-            (c1, c3) = (p1, p0);
-        }
-        [c0, c1, c2, c3]
+        [counter, _mm512_srli_epi64::<32>(counter), zero, zero]
+    }
+
+    /// One of Philox' rounds. After the last the words are in the lower halves of the lanes; the upper ones hold what is
+    /// never read. A round waits for the one before, so something else should stand between them.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn round<const ROUND: usize>(&self, [c0, c1, c2, c3]: Words) -> Words {
+        let m0 = _mm512_set1_epi64(i64::from(MULTIPLIERS[0]));
+        let m1 = _mm512_set1_epi64(i64::from(MULTIPLIERS[1]));
+        let [k0, k1] = self.keys[ROUND];
+        let (p0, p1) = (_mm512_mul_epu32(c0, m0), _mm512_mul_epu32(c2, m1));
+        let c0 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p1), c1, k0);
+        let c2 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p0), c3, k1);
+        [c0, p1, c2, p0]
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use halfbyte_formats::state::draw::ROUNDS;
 use halfbyte_formats::state::{adamw, moment};
 
 use super::luck::{self, Luck, Words};
@@ -48,7 +49,11 @@ pub(super) fn follow<const PLAIN: bool>(
     let unit = _mm512_mul_ps(set(step.average.keep), decode_scale(scale));
     let [mut amax, mut squares, mut ratio_squares] = [[_mm512_setzero_ps(); 4]; 3];
     for half in 0..2 {
+        let mut words = luck.begin(half, column);
         columns!(J, {
+            if J < ROUNDS {
+                words = luck.round::<{ J % ROUNDS }>(words);
+            }
             let code = _mm512_srli_epi32::<{ 4 * J as u32 }>(codes[half]);
             // SAFETY: sixteen values.
             let (old, g) = (_mm512_permutexvar_ps(code, table), unsafe { _mm512_loadu_ps(g[half][J].as_ptr()) });
@@ -66,7 +71,7 @@ pub(super) fn follow<const PLAIN: bool>(
             ratio[half][J] = held;
             ratio_squares[J % 4] = _mm512_fmadd_ps(held, held, ratio_squares[J % 4]);
         }, 0 1 2 3 4 5 6 7);
-        drawn[half] = luck.rows(half, column);
+        drawn[half] = words;
     }
     let sum = |x: [__m512; 4]| _mm512_add_ps(_mm512_add_ps(x[0], x[2]), _mm512_add_ps(x[1], x[3]));
     Numbers {

@@ -89,10 +89,14 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
         }
     }
     let kept = span.stays::<BITS>(bytes) & moves.near::<PLAIN>(7 << (BITS - 1));
-    // Codes of a block in which nothing moves need not be the nearest.
-    let fresh = kept & span.moved();
-    for (new, old) in new.iter_mut().zip(&old).chain(new_rests.iter_mut().zip(&*rests)) {
-        *new = _mm512_mask_mov_epi32(*old, fresh, *new);
+    // Codes of a block in which nothing moves need not be the nearest. Bit by bit, since a masked store would hold up whoever
+    // reads it back.
+    let fresh = _mm512_movm_epi32(kept & span.moved());
+    for (new, old) in new.iter_mut().zip(&old) {
+        *new = select(fresh, *new, *old);
+    }
+    for (new, old) in new_rests.iter_mut().zip(&*rests) {
+        *new = select(fresh, *new, *old);
     }
     *changed = _mm512_add_epi64(*changed, differing(&old, &new));
     let mut tally = Tally::default();
