@@ -217,6 +217,22 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_is_held_up_leaves_its_chunks_to_others() {
+        let (mut pool, chunks) = (Pool::new(2).unwrap(), 20);
+        let (done, held_up) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        pool.run(chunks, &|_, _| {
+            let first = done.fetch_add(1, Ordering::Relaxed) == 0;
+            let begin = std::time::Instant::now();
+            while first && done.load(Ordering::Relaxed) < chunks && begin.elapsed().as_secs() < 60 {
+                thread::yield_now();
+            }
+            held_up
+                .fetch_add(usize::from(first && done.load(Ordering::Relaxed) == chunks), Ordering::Relaxed);
+        });
+        assert_eq!(held_up.load(Ordering::Relaxed), 1, "all others were done while one was held up");
+    }
+
+    #[test]
     fn threads_that_lay_down_come_back() {
         let mut pool = Pool::new(3).unwrap();
         for _ in 0..3 {

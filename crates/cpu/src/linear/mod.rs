@@ -257,7 +257,7 @@ fn run(cpu: &mut Cpu, feed: Feed, jobs: &[Job<'_>], as_is: bool) -> Result<()> {
             },
             // Only AMX asks for tiles.
             #[cfg(not(target_arch = "x86_64"))]
-            Input::Tiles(x) => unreachable!("tiles at {:?} on a machine without", x.tiles()),
+            Input::Tiles(x) => unreachable!("part {part} of tiles at {:?} on a machine without", x.tiles()),
             Input::Lanes(x) => {
                 // SAFETY: prepared above and not written any more.
                 let x = unsafe { x.slice(0, tokens * units * UNIT) };
