@@ -46,7 +46,7 @@ def main():
     p.add_argument("--model", required=True)
     p.add_argument("--text", required=True)
     p.add_argument("--state", default="default")
-    p.add_argument("--recompute", default="layer")
+    p.add_argument("--recompute", default="layer", help="layer, feed-forward or none, as train takes it")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--steps", type=int, default=8)
     p.add_argument("--threads", type=int, default=2)
