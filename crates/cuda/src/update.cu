@@ -18,7 +18,7 @@ extern "C" __global__ void update_vector(float* weight, float* moments, float* s
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     bool there = at < length;
     float w = there ? weight[at] : 0.0f, g = there ? gradient[at] : 0.0f;
-    float m = average_of(step.average, there ? moments[at] : 0.0f, g);
+    float m = followed(step, there ? moments[at] : 0.0f, g);
     float v = average_of(SECOND_AVERAGE, there ? seconds[at] : 0.0f, g * g);
     float along = clamped(m * (1.0f / (root(v) * step.per_root + step.eps)), -step.limit, step.limit);
     float delta = -step.size * along - step.decay * w, moved = w + delta;

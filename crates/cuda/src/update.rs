@@ -3,7 +3,7 @@
 use halfbyte_formats::nvfp4::Scales;
 use halfbyte_formats::state::master::Master;
 use halfbyte_formats::state::moment::Moment;
-use halfbyte_formats::state::{Average, int8, second, weight as nvfp4};
+use halfbyte_formats::state::{Average, adamw, int8, second, weight as nvfp4};
 use halfbyte_ops::update::{self, Kept, Moving, Recipe, Step};
 use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
@@ -30,7 +30,7 @@ const SUMMING: usize = 256;
 
 /// Where in the scratch what second moments need lies, in bytes from its beginning.
 struct Places {
-    /// Columns' sums of panels that are looked at; the roots of the profile come first.
+    /// Columns' sums of panels that are looked at; the profile comes first.
     sums: usize,
     end: usize,
 }
@@ -96,7 +96,7 @@ pub(crate) fn weight(
             in_all
         ];
         let rest = args![g, gradient.narrow, first, rows, columns, moment, full, scales, key0, key1, counts];
-        cuda.launch(kernel, grid, &[states, sums, rest, &numbers(step)].concat())
+        cuda.launch(kernel, grid, &[states, sums, rest, &numbers(step, step.limit())].concat())
     })
 }
 
@@ -151,7 +151,8 @@ pub(crate) fn vector(cuda: &mut Cuda, of: Vector, gradient: Rows, kept: &Kept, s
     let (weight, g) = (cuda.vector(OP, of)?, cuda.rows(OP, gradient)?);
     let (moments, seconds) = (cuda.pointer(OP, kept.moment)?, cuda.pointer(OP, kept.second)?);
     cuda.counted(|cuda, counts| {
-        let arguments = [args![weight, moments, seconds, g, of.len, counts], &numbers(step)].concat();
+        let arguments =
+            [args![weight, moments, seconds, g, of.len, counts], &numbers(step, step.adamw.limit)].concat();
         // Threads of whole warps, whose blocks are whole.
         cuda.launch("update_vector", Grid::each(of.len, 64), &arguments)
     })
@@ -195,24 +196,8 @@ fn threads(columns: usize) -> usize {
 }
 
 /// A step's numbers in the order of `NUMBERS` in learn.cuh.
-fn numbers(step: &Step) -> [Arg; 13] {
-    let (of, second) = (step.adamw, step.average);
-    let Average { keep, fresh } = of.average;
-    let (size, own) = (of.size, step.own_root());
-    [
-        keep,
-        fresh,
-        size,
-        of.per_root,
-        of.per_old_root,
-        of.eps,
-        of.decay,
-        of.limit,
-        of.per_square,
-        second.keep,
-        second.fresh,
-        own,
-        0.5,
-    ]
-    .map(Arg::from)
+fn numbers(step: &Step, limit: f32) -> [Arg; 11] {
+    let (of, Average { keep, fresh }) = (step.adamw, step.average);
+    let adamw::Step { size, per_root, per_old_root, eps, decay, per_square, .. } = of;
+    [of.keep, size, per_root, per_old_root, eps, decay, limit, per_square, keep, fresh, 0.75].map(Arg::from)
 }

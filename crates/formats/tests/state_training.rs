@@ -67,7 +67,7 @@ impl Run {
 
     fn step(&mut self, g: &[f32], stored: &[f32], step: &Step, t: u64) {
         let (mut own, mut other) = (vec![0; LEN], vec![0; LEN]);
-        Draws::new(1, t, 0, Purpose::Weight).pairs(0, &mut own, &mut other);
+        Draws::new(1, t, 0, Purpose::Weight).row(0).pairs(0, &mut own, &mut other);
         let luck = |words: &[u32], index| words.as_chunks::<BLOCK>().0[index];
         for index in 0..LEN / BLOCK {
             let part = index * BLOCK..(index + 1) * BLOCK;

@@ -113,9 +113,9 @@ pub struct Step {
 }
 
 impl Step {
-    /// Least share of its own gradient that an element's root has, corrected.
-    pub fn own_root(&self) -> f32 {
-        self.average.fresh.sqrt() * self.adamw.per_root
+    /// The most that a matrix's moment over its root may be.
+    pub fn limit(&self) -> f32 {
+        if self.recipe.full_second { self.adamw.limit } else { self.adamw.factored_limit }
     }
 }
 
@@ -146,7 +146,7 @@ pub enum RowWeights<'a> {
 
 /// Second moments of a row.
 pub enum RowSecond<'a> {
-    /// The row's averages over the tiles of so many columns, which follow, and the roots of the columns' profile.
+    /// The row's averages over the tiles of so many columns, which follow, and the inverse roots of the columns' profile.
     Factored(&'a mut [f32], usize, &'a [f32]),
     /// The row's elements', which have followed.
     Full(&'a [f32]),
@@ -170,30 +170,29 @@ pub fn row(
     let (codes, scales) = moments.split_at_mut(codes);
     // Words are drawn by the hundred: one after the other they cost more than all the rest.
     let mut words = [[0u32; WORDS]; 2];
-    let own = step.own_root();
+    let (draws, limit) = (moving.draws.row(first), step.limit());
     for (index, g) in g.as_chunks::<BLOCK>().0.iter().enumerate() {
         let word = index * BLOCK % WORDS;
         if word == 0 {
             let count = WORDS.min((blocks - index) * BLOCK);
-            let element = first + (index * BLOCK) as u64;
             let [own, other] = &mut words;
-            moving.draws.pairs(element, &mut own[..count], &mut other[..count]);
+            draws.pairs(index, &mut own[..count], &mut other[..count]);
         }
         let luck =
             |which: usize| -> &[u32; BLOCK] { words[which][word..].first_chunk().expect("whole blocks") };
-        let roots = match &second {
+        let inverses = match &second {
             RowSecond::Factored(averages, _, profile) => {
                 let profile = profile[index * BLOCK..].first_chunk().expect("whole blocks");
-                let row = second::root(averages[index * BLOCK / second::TILE]) * step.adamw.per_old_root;
-                second::factored(row, profile, step.adamw.eps, g, own)
+                let row = second::root(averages[index * BLOCK / second::TILE]);
+                second::factored(step.adamw.row_inverse(row), profile)
             }
             RowSecond::Full(row) => {
                 let v = row[index * BLOCK..].first_chunk().expect("whole blocks");
-                second::each(v).map(|root| step.adamw.corrected(root))
+                second::each(v).map(|root| step.adamw.inverse(root))
             }
         };
         let m = moment_block(recipe.moment, codes, scales, index, g, step, luck(1));
-        let ratio = step.adamw.ratio(&m, &roots);
+        let ratio = adamw::Step::ratio(&m, &inverses, limit);
         tally.squares += step.adamw.squares(&ratio);
         tally.add(match (&mut weights, recipe.master) {
             (RowWeights::Nvfp4(row, global), Some(master)) => {
@@ -255,7 +254,7 @@ fn moment_block(
     match kind {
         Moment::Four => {
             let codes = codes[index * BLOCK / 2..].first_chunk_mut().expect(WHOLE);
-            let m = moment::follow_four(codes, scales[index], g, step.adamw.average);
+            let m = moment::follow_four(codes, scales[index], g, step.adamw.keep);
             moment::encode_four(&m, luck, codes, &mut scales[index]);
             m
         }

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::binding::Binding;
 use crate::schedule::Schedule;
 
-/// Version of the layout and of what remainders and second moments mean; another one is refused. Since 2 weights lie in
-/// the middle of a unit and tiles of a row have averages of their own.
-pub const FORMAT: u32 = 2;
+/// Version of the layout and of what is kept means; another one is refused. Since 2 weights lie in the middle of a unit and
+/// tiles of a row have averages of their own, since 3 first moments are sums.
+pub const FORMAT: u32 = 3;
 /// The file's name.
 pub(crate) const MANIFEST: &str = "manifest.json";
 /// Longest manifest that is read.

@@ -86,7 +86,7 @@ impl Run {
         bytes
     }
 
-    /// First moments of the last norm: a tenth of its gradient.
+    /// First moments of the last norm: its gradient, after one step.
     fn moments(&mut self) -> Vec<f32> {
         let rows = Rows::new(self.plan.buffer(Name::Moment(TensorName::FinalNorm)).unwrap(), 1, 32);
         let mut values = vec![0.0; 32];
@@ -119,7 +119,7 @@ fn frozen_tensors_count_neither_in_the_norm_nor_in_the_step() {
     let frozen = |name| if name == TensorName::FinalNorm { all(name) } else { Training::Frozen };
     let mut run = open("frozen", &frozen, &|_, _| ());
     let taken = run.step(None);
-    let length = run.moments().iter().map(|m| f64::from(m * 10.0).powi(2)).sum::<f64>().sqrt();
+    let length = run.moments().iter().map(|m| f64::from(*m).powi(2)).sum::<f64>().sqrt();
     assert!((taken.norm - length).abs() < 1e-5 * length, "{} and {length}", taken.norm);
     let Some(Learnt::Matrix(table)) = run.model.tensor(TensorName::Embedding) else {
         panic!("the embedding is a matrix")

@@ -112,8 +112,7 @@ pub(super) fn stochastic(x: &[f32; BLOCK], tensor: Tensor, draws: &Draws, first:
     let nearest = e4m3::encode(y);
     let scale = nearest + u8::from(e4m3::decode(nearest) < y);
     let inverse = tensor.inverse / e4m3::decode(scale);
-    let (mut bits, mut others) = ([0; BLOCK], [0; BLOCK]);
-    draws.pairs(first, &mut bits, &mut others);
+    let [bits, _] = draws.pairs(first);
     let codes = std::array::from_fn(|i| u32::from(rounding::stochastic_e2m1(x[i] * inverse, bits[i])));
     Encoded { codes: pack(&codes), scale }
 }

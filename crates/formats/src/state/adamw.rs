@@ -1,10 +1,13 @@
 //! AdamW with decoupled decay, element by element: the same lines for every way of storing.
 //!
 //! ```text
-//! m <- beta1 m + (1 - beta1) g
-//! u = m / (1 - beta1^t) * (1 / (sqrt(v) / sqrt(1 - beta2^t) + eps)), held within -clip..clip
+//! m <- beta1 m + g
+//! u = (1 - beta1) m / (1 - beta1^t) * (1 / (sqrt(v) / sqrt(1 - beta2^t) + eps)), held within -clip..clip
 //! delta = -lr * u - lr * decay * w
 //! ```
+//!
+//! **m is a sum, not a mean**: a gradient goes in as it is, and 1 - beta1 is part of how far a step goes. A factored v
+//! holds u within one, too, as `second` says.
 //!
 //! The clip bounds what one step can do to an element before its neighbours are known: gradients are used
 //! up as they arrive, so their common norm comes too late. sqrt(v) comes from `second`, not yet corrected: a full v
@@ -13,7 +16,10 @@
 //! `torch.optim.AdamW`, except that the decay is added instead of multiplied and the root inverted before it is: a
 //! rounding apart.
 
-use super::{Average, BLOCK, Push, SQUARES_PER_ONE, units};
+use super::{BLOCK, Push, SQUARES_PER_ONE};
+
+/// Elements of a block whose squares are counted.
+pub const COUNTED: usize = 4;
 
 /// Most that a block adds to `Tally::squares`; what is not finite counts as much.
 pub const MOST_SQUARES: f32 = 16_777_216.0;
@@ -42,9 +48,9 @@ impl Default for Settings {
 /// The numbers of one step, computed once in f64.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// Of the first moment.
-    pub average: Average,
-    /// lr / (1 - beta1^t).
+    /// beta1.
+    pub keep: f32,
+    /// lr (1 - beta1) / (1 - beta1^t).
     pub size: f32,
     /// 1 / sqrt(1 - beta2^t).
     pub per_root: f32,
@@ -54,9 +60,11 @@ pub struct Step {
     pub eps: f32,
     /// lr * decay.
     pub decay: f32,
-    /// clip * (1 - beta1^t).
+    /// The most that m over the root of v may be: clip (1 - beta1^t) / (1 - beta1).
     pub limit: f32,
-    /// What squares of u without the first moment's correction count in `Tally::squares`.
+    /// The same where v is factored: a clip of one at most.
+    pub factored_limit: f32,
+    /// What a square of m over the root of v counts in `Tally::squares`, as one of [`COUNTED`] in a block.
     pub per_square: f32,
 }
 
@@ -64,16 +72,19 @@ impl Step {
     /// Step number `t`, from 1 on, at a learning rate.
     pub fn new(settings: &Settings, learning_rate: f64, t: u64) -> Self {
         let until = |beta: f64, t: u64| 1.0 - beta.powf(t.max(1) as f64);
-        let rest = |beta: f64| until(beta, t);
+        // What makes a mean of the sum.
+        let mean = (1.0 - settings.beta1) / until(settings.beta1, t);
+        let all = (BLOCK / COUNTED) as f64 * f64::from(SQUARES_PER_ONE);
         Step {
-            average: Average::new(settings.beta1),
-            size: (learning_rate / rest(settings.beta1)) as f32,
-            per_root: (1.0 / rest(settings.beta2).sqrt()) as f32,
+            keep: settings.beta1 as f32,
+            size: (learning_rate * mean) as f32,
+            per_root: (1.0 / until(settings.beta2, t).sqrt()) as f32,
             per_old_root: (1.0 / until(settings.beta2, t.saturating_sub(1)).sqrt()) as f32,
             eps: settings.eps as f32,
             decay: (learning_rate * settings.decay) as f32,
-            limit: (settings.clip * rest(settings.beta1)) as f32,
-            per_square: (f64::from(SQUARES_PER_ONE) / rest(settings.beta1).powi(2)) as f32,
+            limit: (settings.clip / mean) as f32,
+            factored_limit: (settings.clip.min(1.0) / mean) as f32,
+            per_square: (all * mean.powi(2)) as f32,
         }
     }
 
@@ -81,26 +92,33 @@ impl Step {
     #[inline(always)]
     pub fn first(&self, m: &mut [f32; BLOCK], g: &[f32; BLOCK]) {
         for (m, g) in m.iter_mut().zip(g) {
-            *m = self.average.of(*m, *g);
+            *m = self.keep.mul_add(*m, *g);
         }
     }
 
-    /// u without the first moment's correction; `roots` are corrected already and have eps in them.
+    /// u, but for what makes a mean of m, held within `limit`; `inverses` are one over roots, which are corrected
+    /// already and have eps in them.
     #[inline(always)]
-    pub fn ratio(&self, m: &[f32; BLOCK], roots: &[f32; BLOCK]) -> [f32; BLOCK] {
+    pub fn ratio(m: &[f32; BLOCK], inverses: &[f32; BLOCK], limit: f32) -> [f32; BLOCK] {
         let mut ratio = [0.0; BLOCK];
         for i in 0..BLOCK {
-            let free = m[i] * (1.0 / roots[i]);
-            let low = if free < -self.limit { -self.limit } else { free };
-            ratio[i] = if low > self.limit { self.limit } else { low };
+            let free = m[i] * inverses[i];
+            let low = if free < -limit { -limit } else { free };
+            ratio[i] = if low > limit { limit } else { low };
         }
         ratio
     }
 
-    /// The root of a full v, corrected, and eps.
+    /// One over the root of a full v, corrected, and eps.
     #[inline(always)]
-    pub fn corrected(&self, root: f32) -> f32 {
-        root * self.per_root + self.eps
+    pub fn inverse(&self, root: f32) -> f32 {
+        1.0 / (root * self.per_root + self.eps)
+    }
+
+    /// One over the root of a row's factored v as the step before left it, corrected, and eps.
+    #[inline(always)]
+    pub fn row_inverse(&self, root: f32) -> f32 {
+        1.0 / (root * self.per_old_root + self.eps)
     }
 
     /// What moves the weights, from [`Step::ratio`].
@@ -112,13 +130,14 @@ impl Step {
     /// What is added to the weights; `roots` are not corrected yet.
     #[inline(always)]
     pub fn delta(&self, m: &[f32; BLOCK], roots: &[f32; BLOCK], w: &[f32; BLOCK]) -> [f32; BLOCK] {
-        self.push(&self.ratio(m, &roots.map(|root| self.corrected(root)))).values(w)
+        self.push(&Step::ratio(m, &roots.map(|root| self.inverse(root)), self.limit)).values(w)
     }
 
-    /// The squares of a block's u, for `Tally::squares`.
+    /// The squares of a block's u, for `Tally::squares`: the first four stand for all.
     #[inline(always)]
     pub fn squares(&self, ratio: &[f32; BLOCK]) -> u64 {
-        let sum = units::squares(ratio) * self.per_square;
+        let squares: [f32; COUNTED] = std::array::from_fn(|i| ratio[i] * ratio[i]);
+        let sum = ((squares[0] + squares[2]) + (squares[1] + squares[3])) * self.per_square;
         u64::from((if sum < MOST_SQUARES { sum } else { MOST_SQUARES }) as u32)
     }
 }
@@ -132,7 +151,7 @@ mod tests {
         let step = Step::new(&Settings::default(), 1e-3, 1);
         for g in [1e-4f32, 1.0, -300.0] {
             let (mut m, mut v) = ([0.0; BLOCK], [0.0; BLOCK]);
-            let v = super::super::second::full(&mut v, &[g; BLOCK], Average::new(0.95));
+            let v = super::super::second::full(&mut v, &[g; BLOCK], super::super::Average::new(0.95));
             step.first(&mut m, &[g; BLOCK]);
             let delta = step.delta(&m, &v, &[0.0; BLOCK])[0];
             assert!((delta + 1e-3 * g.signum()).abs() < 2e-7, "{g}: {delta}");
@@ -152,7 +171,7 @@ mod tests {
     fn no_element_moves_by_more_than_the_clip() {
         let settings = Settings { clip: 0.5, ..Settings::default() };
         let (clipped, free) = (Step::new(&settings, 1e-3, 3), Step::new(&Settings::default(), 1e-3, 3));
-        let m: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 - 7.5) * 0.02);
+        let m: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 - 7.5) * 0.1);
         let (w, roots) = ([0.0; BLOCK], [0.1; BLOCK]);
         let (held, moved) = (clipped.delta(&m, &roots, &w), free.delta(&m, &roots, &w));
         assert!(moved.iter().any(|d| d.abs() > 0.5e-3) && moved.iter().any(|d| d.abs() < 0.5e-3));
@@ -163,14 +182,14 @@ mod tests {
                 "{held} {moved}"
             );
         }
-        assert!(clipped.ratio(&[f32::NAN; BLOCK], &roots)[0].is_nan());
+        assert!(Step::ratio(&[f32::NAN; BLOCK], &roots, 1.0)[0].is_nan());
     }
 
     #[test]
-    fn squares_are_those_of_the_move_in_learning_rates() {
+    fn four_squares_stand_for_those_of_the_move_in_learning_rates() {
         let step = Step::new(&Settings::default(), 1e-3, 2);
-        let m: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 * 0.7).sin());
-        let ratio = step.ratio(&m, &[0.3 * step.per_root; BLOCK]);
+        let m: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 % 4.0 * 0.7).sin());
+        let ratio = Step::ratio(&m, &[step.inverse(0.3); BLOCK], step.limit);
         let delta = step.delta(&m, &[0.3; BLOCK], &[0.0; BLOCK]);
         let wanted: f64 = delta.iter().map(|d| (f64::from(*d) / 1e-3).powi(2)).sum();
         let got = step.squares(&ratio) as f64 / f64::from(SQUARES_PER_ONE);

@@ -3,11 +3,17 @@
 //! ```text
 //! subkey = philox10(counter = (step, tensor + (purpose << 56)), key = seed)
 //! bits(element) = philox7(counter = (element / 4, 0), key = subkey)[element % 4]
+//! row = philox7(counter = (its first element / 16, 0), key = subkey)
+//! block(n) = philox3(counter = row + n * (KEY_STEPS[0], 0, KEY_STEPS[1], 0), key = subkey)
 //! ```
 //!
-//! A step draws a word for every four parameters, a good part of the optimizer's work. Seven rounds are what
-//! Philox4x32 needs to pass BigCrush by its authors' own account; the three more of `philox` are a margin,
-//! which what is drawn rarely can afford and a rounding does not need.
+//! Seven rounds are what Philox4x32 needs to pass BigCrush by its authors' own account; the three more of `philox` are
+//! a margin, which what is drawn rarely can afford and a rounding does not need.
+//!
+//! A step of the optimizer draws a word for every four parameters, a good part of its work. So a row's state is drawn
+//! with seven rounds, and its blocks are told apart by three ([`Row`]): they begin at words that differ in all their bits,
+//! not in the last ones, as counters do. With two rounds neighbouring blocks are seen to resemble each other, with three
+//! they are not (`scripts/study/luck.py`).
 //!
 //! The purpose keeps the roundings of one step apart: weight and moment of an element must not
 //! share their luck, or the error of one would follow the error of the other. Since a rounding takes 16 bits,
@@ -44,6 +50,9 @@ pub struct Draws {
 
 /// Rounds of Philox4x32.
 pub const ROUNDS: usize = 7;
+
+/// Those that tell a row's blocks apart.
+pub const BLOCK_ROUNDS: usize = 3;
 
 const LOW: u64 = 0xFFFF_FFFF;
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -84,31 +93,67 @@ impl Draws {
         }
     }
 
-    /// Two decisions for each of the elements `first` and following, in the upper halves of two words: of
-    /// word w = bits(element / 4), `own` is w turned so that bits 8 i to 8 i + 15 are on top, i = element % 4, and
+    /// Two decisions for each element of the block that begins with `first`, in the upper halves of two words: of
+    /// word w = words[i / 4] of its Philox block, `own` is w turned so that bits 8 j to 8 j + 15 are on top, j = i % 4, and
     /// `other` is `own` with its halves exchanged. Lower halves are no more than a tie-break.
-    ///
-    /// # Panics
-    /// When `first` or the number of elements is not a multiple of 16, or the numbers differ.
     #[inline(always)]
-    pub fn pairs(&self, first: u64, own: &mut [u32], other: &mut [u32]) {
-        assert_eq!(own.len(), other.len(), "two decisions each");
-        let ((own, rest), (other, _)) = (own.as_chunks_mut::<BLOCK>(), other.as_chunks_mut::<BLOCK>());
-        assert!(first.is_multiple_of(16) && rest.is_empty(), "element {first} begins no block");
-        let (counter, key) = (first / 16, self.key);
-        for (index, (own, other)) in own.iter_mut().zip(other).enumerate() {
-            let words = quad(counter.wrapping_add(index as u64), key);
-            for i in 0..BLOCK {
-                own[i] = words[i / 4].rotate_left(16 + 24 * (i as u32 % 4));
-                other[i] = own[i].rotate_left(16);
-            }
-        }
+    pub fn pairs(&self, first: u64) -> [[u32; BLOCK]; 2] {
+        windows(quad(first / BLOCK as u64, self.key))
+    }
+
+    /// The words of the row whose first element is this.
+    #[inline(always)]
+    pub fn row(&self, first: u64) -> Row {
+        Row { state: quad(first / BLOCK as u64, self.key), key: self.key }
     }
 
     /// The key of the Philox blocks: block n holds the words of elements 4 n to 4 n + 3.
     pub fn key(&self) -> [u32; 2] {
         self.key
     }
+}
+
+/// The random words of a row's blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    state: [u32; 4],
+    key: [u32; 2],
+}
+
+impl Row {
+    /// [`Draws::pairs`] of blocks `first` and following.
+    ///
+    /// # Panics
+    /// When the number of elements is not a multiple of 16, or the numbers differ.
+    #[inline(always)]
+    pub fn pairs(&self, first: usize, own: &mut [u32], other: &mut [u32]) {
+        assert_eq!(own.len(), other.len(), "two decisions each");
+        let ((own, rest), (other, _)) = (own.as_chunks_mut::<BLOCK>(), other.as_chunks_mut::<BLOCK>());
+        assert!(rest.is_empty(), "whole blocks");
+        for (index, (own, other)) in own.iter_mut().zip(other).enumerate() {
+            [*own, *other] = windows(self.block((first + index) as u32));
+        }
+    }
+
+    /// Words of a block.
+    #[inline(always)]
+    fn block(&self, number: u32) -> [u32; 4] {
+        let [a, b, c, d] = self.state;
+        let [a, c] = [(a, KEY_STEPS[0]), (c, KEY_STEPS[1])]
+            .map(|(word, step)| word.wrapping_add(number.wrapping_mul(step)));
+        rounds::<BLOCK_ROUNDS>([a, b, c, d].map(u64::from), self.key)
+    }
+}
+
+/// Two decisions for each of sixteen elements: see [`Draws::pairs`].
+#[inline(always)]
+fn windows(words: [u32; 4]) -> [[u32; BLOCK]; 2] {
+    let (mut own, mut other) = ([0; BLOCK], [0; BLOCK]);
+    for i in 0..BLOCK {
+        own[i] = words[i / 4].rotate_left(16 + 24 * (i as u32 % 4));
+        other[i] = own[i].rotate_left(16);
+    }
+    [own, other]
 }
 
 /// Blocks whose words are drawn together.
@@ -144,14 +189,18 @@ pub(super) fn each_moving_block(
     tally
 }
 
-/// Philox4x32-7 in lanes of 64 bits, of which only the low halves count: what products and shifts leave
+#[inline(always)]
+fn quad(counter: u64, key: [u32; 2]) -> [u32; 4] {
+    rounds::<ROUNDS>([counter, counter >> 32, 0, 0], key)
+}
+
+/// Philox4x32 in lanes of 64 bits, of which only the low halves count: what products and shifts leave
 /// in the high ones is never read, so nothing is masked or narrowed between rounds, and a loop over
 /// counters becomes one over vectors.
 #[inline(always)]
-fn quad(counter: u64, key: [u32; 2]) -> [u32; 4] {
-    let (mut c0, mut c1, mut c2, mut c3) = (counter, counter >> 32, 0, 0);
+fn rounds<const COUNT: usize>([mut c0, mut c1, mut c2, mut c3]: [u64; 4], key: [u32; 2]) -> [u32; 4] {
     let [mut k0, mut k1] = key;
-    for _ in 0..ROUNDS {
+    for _ in 0..COUNT {
         let p0 = u64::from(MULTIPLIERS[0]) * (c0 & LOW);
         let p1 = u64::from(MULTIPLIERS[1]) * (c2 & LOW);
         (c0, c1, c2, c3) = (p1 >> 32 ^ c1 ^ u64::from(k0), p1, p0 >> 32 ^ c3 ^ u64::from(k1), p0);
@@ -163,12 +212,13 @@ fn quad(counter: u64, key: [u32; 2]) -> [u32; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::philox::rounds;
+    use crate::philox;
 
     /// The word of one element.
     fn bits(draws: &Draws, element: u64) -> u32 {
         let quad = element / 4;
-        rounds::<ROUNDS>([quad as u32, (quad >> 32) as u32, 0, 0], draws.key())[(element % 4) as usize]
+        philox::rounds::<ROUNDS>([quad as u32, (quad >> 32) as u32, 0, 0], draws.key())
+            [(element % 4) as usize]
     }
 
     #[test]
@@ -199,16 +249,53 @@ mod tests {
 
     #[test]
     fn four_elements_share_a_word_and_no_byte_leads_two_of_them() {
-        let draws = Draws::new(5, 6, 7, Purpose::Weight);
-        let first = (1 << 35) - 96;
+        let row = Draws::new(5, 6, 7, Purpose::Weight).row((1 << 35) - 96);
         let (mut own, mut other) = ([0; 208], [0; 208]);
-        draws.pairs(first, &mut own, &mut other);
-        for (i, element) in (first..first + 208).enumerate() {
-            let word = bits(&draws, element / 4);
-            let bytes = word.to_le_bytes();
-            let at = |k: usize| u32::from(bytes[(element as usize + k) % 4]);
+        row.pairs(40, &mut own, &mut other);
+        for i in 0..208 {
+            let bytes = row.block(40 + i as u32 / 16)[i % 16 / 4].to_le_bytes();
+            let at = |k: usize| u32::from(bytes[(i + k) % 4]);
             assert_eq!(own[i] >> 16, at(1) << 8 | at(0));
             assert_eq!(other[i] >> 16, at(3) << 8 | at(2));
+        }
+    }
+
+    #[test]
+    fn a_block_is_three_rounds_from_its_row() {
+        let draws = Draws::new(5, 6, 7, Purpose::Weight);
+        let state = philox::rounds::<ROUNDS>([123, 0, 0, 0], draws.key());
+        assert_eq!(draws.row(123 * 16).state, state);
+        let mut counter = state;
+        counter[0] = counter[0].wrapping_add(0x9E37_79B9u32.wrapping_mul(77));
+        counter[2] = counter[2].wrapping_add(0xBB67_AE85u32.wrapping_mul(77));
+        assert_eq!(draws.row(123 * 16).block(77), philox::rounds::<3>(counter, draws.key()));
+    }
+
+    #[test]
+    fn neighbours_of_a_row_and_of_a_column_share_no_more_bits_than_chance_gives() {
+        let draws = Draws::new(11, 12, 13, Purpose::Weight);
+        let blocks: Vec<Vec<[u32; 4]>> = (0..2000)
+            .map(|row| {
+                let row = draws.row(row * 576);
+                (0..36).map(|block| row.block(block)).collect()
+            })
+            .collect();
+        for (down, right) in [(0, 1), (0, 2), (0, 4), (0, 8), (1, 0), (1, 1)] {
+            for (a, b) in (0..4).flat_map(|a| (0..4).map(move |b| (a, b))) {
+                let (mut same, mut count) = ([0u32; 32], 0u32);
+                for row in 0..2000 - down {
+                    for block in 0..36 - right {
+                        let both = blocks[row][block][a] ^ blocks[row + down][block + right][b];
+                        same.iter_mut().enumerate().for_each(|(bit, same)| *same += !both >> bit & 1);
+                        count += 1;
+                    }
+                }
+                let deviation = f64::from(count).sqrt() / 2.0;
+                for (bit, same) in same.into_iter().enumerate() {
+                    let off = (f64::from(same) - f64::from(count) / 2.0) / deviation;
+                    assert!(off.abs() < 5.0, "{down} {right}, words {a} {b}, bit {bit}: {off:.1} deviations");
+                }
+            }
         }
     }
 

@@ -19,7 +19,7 @@
 //! not finite should have stopped the step; here NaN becomes zero, and infinities and what
 //! lies beyond the largest scale saturate.
 
-use super::{Average, BLOCK, units};
+use super::{BLOCK, units};
 
 /// How first moments are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,13 +71,13 @@ pub fn decode_four(codes: &[u8; BLOCK / 2], scale: u8) -> [f32; BLOCK] {
     signed_halves(codes).map(|halves| halves * half)
 }
 
-/// Moments of one 4-bit block, moved by the gradient: c * (beta s) + (1 - beta) g, the sum rounded once.
+/// Moments of one 4-bit block, moved by the gradient: c * (beta s) + g, the sum rounded once.
 #[inline(always)]
-pub fn follow_four(codes: &[u8; BLOCK / 2], scale: u8, g: &[f32; BLOCK], average: Average) -> [f32; BLOCK] {
-    let half = average.keep * decode_scale(scale) * 0.5;
+pub fn follow_four(codes: &[u8; BLOCK / 2], scale: u8, g: &[f32; BLOCK], keep: f32) -> [f32; BLOCK] {
+    let half = keep * decode_scale(scale) * 0.5;
     let mut m = signed_halves(codes);
     for (m, g) in m.iter_mut().zip(g) {
-        *m = m.mul_add(half, average.fresh * g);
+        *m = m.mul_add(half, *g);
     }
     m
 }

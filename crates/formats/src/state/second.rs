@@ -3,14 +3,17 @@
 //! ```text
 //! R[i] <- beta R[i] + (1 - beta) mean_j g[i,j]^2     C[j] <- beta C[j] + (1 - beta) mean_i g[i,j]^2
 //! P[j] = C[j] / mean(C); one where there is no C     all of it for every tile of TILE columns apart
-//! v[i,j] = max(R[i] P[j], (1 - beta) g[i,j]^2),  sqrt(v[i,j]) = max(root(R[i]) root(P[j]), root(1 - beta) |g|)
+//! v[i,j] = R[i] P[j],  1 / sqrt(v[i,j]) = 1 / root(R[i]) * 1 / root(P[j])
 //! ```
 //!
-//! **The past is factored, the present is the element's own.** R and C are what the step before left: an element needs
-//! nothing of its step but its own gradient, which is read once, and a table whose rows come in parts is no
-//! special case. What a full v never is, smaller than the share of the element's own gradient, this one is not
-//! either: at the first step, in a column that was silent until now and in the row of a rare token it is that share, as in
-//! Adam.
+//! **v is of the past.** R and C are what the step before left: an element needs nothing of its step but its own
+//! gradient, which is read once, and a table whose rows come in parts is no special case. Nothing is divided for an
+//! element, since a row and a column have their inverses.
+//!
+//! **What v does not know yet cannot carry an element far**: it moves by a learning rate at most
+//! (`adamw::Step::factored_limit`), as Adam does at its first step. That is how it is at the first step here, in a column
+//! that was silent until now and in the row of a rare token. Adam itself can go 1.16 learning rates, by gradients that
+//! grow from step to step.
 //!
 //! **Of four panels of [`GROUP`] rows, one is looked at for C**, another at each step: a profile is common to all rows, so
 //! a quarter of them shows it. R is of all columns at every step.
@@ -19,8 +22,7 @@
 //! which `adamw` divides out; in P it cancels. A matrix of rows x columns costs 4 (rows * tiles + 2 columns)
 //! bytes: R, C and the sums of the step. A tile of a row is what a warp of a GPU moves, which so needs no other one.
 //!
-//! An update only needs roots: a factored v has one for each row and column instead of one for each
-//! element. None is below the root of FLOOR. Means that are not finite are not followed.
+//! No root is below the one of FLOOR. Means that are not finite are not followed.
 //!
 //! **Order.** The squares of a tile's row are added block by block ([`row_squares`]), a column's by [`add_squares`] over the
 //! rows of a panel, then [`TOGETHER`] panels that are looked at one after the other, then these sums in their order: the
@@ -115,10 +117,10 @@ pub fn follow_one(old: f32, sum: f32, count: usize, average: Average) -> f32 {
     if new < f32::INFINITY { new } else { old }
 }
 
-/// Roots of the columns' profile, tile by tile: of the first `columns` averages, over their mean, summed in f64 in sixteen
-/// lanes over the blocks.
-pub fn profile(averages: &[f32], columns: usize, roots: &mut [f32]) {
-    for (tile, (averages, roots)) in averages.chunks(TILE).zip(roots.chunks_mut(TILE)).enumerate() {
+/// One over the roots of the columns' profile, tile by tile: of the first `columns` averages, over their mean, summed in
+/// f64 in sixteen lanes over the blocks.
+pub fn profile(averages: &[f32], columns: usize, inverses: &mut [f32]) {
+    for (tile, (averages, inverses)) in averages.chunks(TILE).zip(inverses.chunks_mut(TILE)).enumerate() {
         let columns = TILE.min(columns - tile * TILE);
         let mut lanes = [0.0; BLOCK];
         for block in averages[..columns].chunks(BLOCK) {
@@ -127,22 +129,16 @@ pub fn profile(averages: &[f32], columns: usize, roots: &mut [f32]) {
             }
         }
         let mean = (units::fold(lanes, |a, b| a + b) / columns as f64) as f32;
-        for (out, column) in roots.iter_mut().zip(averages) {
-            *out = if mean > 0.0 { root(column / mean) } else { 1.0 };
+        for (out, column) in inverses.iter_mut().zip(averages) {
+            *out = if mean > 0.0 { 1.0 / root(column / mean) } else { 1.0 };
         }
     }
 }
 
-/// sqrt(v) + eps of a block of a row: `row` is the root of its average, `own` of 1 - beta, each corrected by its own
-/// factor. eps is added to the past alone: where the present is larger, it is large enough.
+/// 1 / sqrt(v) of a block of a row, whose own is `row`, of a part of the profile.
 #[inline(always)]
-pub fn factored(row: f32, profile: &[f32; BLOCK], eps: f32, g: &[f32; BLOCK], own: f32) -> [f32; BLOCK] {
-    let mut roots = [0.0; BLOCK];
-    for i in 0..BLOCK {
-        let (both, mine) = (row.mul_add(profile[i], eps), own * g[i].abs());
-        roots[i] = if mine > both { mine } else { both };
-    }
-    roots
+pub fn factored(row: f32, profile: &[f32; BLOCK]) -> [f32; BLOCK] {
+    profile.map(|column| row * column)
 }
 
 /// Lets a full v follow the squares of a gradient, as [`full`] does block by block.
@@ -179,6 +175,7 @@ pub fn root(v: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::adamw::{Settings, Step};
     use super::*;
 
     const AVERAGE: Average = Average { keep: 0.95, fresh: 0.05 };
@@ -188,9 +185,9 @@ mod tests {
         let (rows, columns) = (6, 32);
         let g = |i: usize, j: usize| 2f32.powi(i as i32 % 3) * 2f32.powi(j as i32 % 5 - 2);
         let (mut averages, mut all) = (vec![0.0; rows], vec![0.0; columns]);
-        let mut profile_roots = vec![0.0; columns];
+        let mut inverses = vec![0.0; columns];
         for _ in 0..3 {
-            profile(&all, columns, &mut profile_roots);
+            profile(&all, columns, &mut inverses);
             let mut sums = vec![0.0; columns];
             for (i, average) in averages.iter_mut().enumerate() {
                 let row: Vec<f32> = (0..columns).map(|j| g(i, j)).collect();
@@ -201,11 +198,11 @@ mod tests {
         }
         let correction = 1.0 - 0.95f32.powi(3);
         for (i, average) in averages.iter().enumerate() {
-            let roots =
-                factored(root(*average), profile_roots[16..].first_chunk().unwrap(), 0.0, &[0.0; BLOCK], 0.0);
-            for (j, root) in roots.into_iter().enumerate() {
+            let inverses = factored(1.0 / root(*average), inverses[16..].first_chunk().unwrap());
+            for (j, inverse) in inverses.into_iter().enumerate() {
                 let exact = g(i, 16 + j) * g(i, 16 + j);
-                assert!((root * root / correction / exact - 1.0).abs() < 1e-5, "{i} {j}: {root}");
+                let v = 1.0 / (inverse * inverse);
+                assert!((v / correction / exact - 1.0).abs() < 1e-5, "{i} {j}: {v}");
             }
         }
     }
@@ -214,11 +211,13 @@ mod tests {
     fn a_column_that_was_silent_moves_as_in_its_first_step() {
         let mut averages = [1.0; BLOCK];
         averages[3] = 0.0;
-        let mut roots = [0.0; BLOCK];
-        profile(&averages, BLOCK, &mut roots);
-        let v = factored(root(1.0), &roots, 0.0, &[2.0; BLOCK], AVERAGE.fresh.sqrt());
-        assert_eq!(v[3], AVERAGE.fresh.sqrt() * 2.0);
-        assert!(v[4] > 1.0);
+        let mut inverses = [0.0; BLOCK];
+        profile(&averages, BLOCK, &mut inverses);
+        let step = Step::new(&Settings::default(), 1e-3, 100);
+        let inverses = factored(step.row_inverse(root(1.0)), &inverses);
+        let ratio = Step::ratio(&[1e-6; BLOCK], &inverses, step.factored_limit);
+        assert!((ratio[3] * step.size / 1e-3 - 1.0).abs() < 1e-6, "by a learning rate");
+        assert!(ratio[4] < 1e-5);
     }
 
     #[test]
@@ -233,12 +232,15 @@ mod tests {
 
     #[test]
     fn without_any_gradient_roots_are_small_and_neither_zero_nor_nan() {
-        let (floor, mut roots) = (FLOOR.sqrt(), [0.0; BLOCK]);
-        profile(&[0.0; BLOCK], BLOCK, &mut roots);
-        assert_eq!(factored(root(0.0), &roots, 0.0, &[0.0; BLOCK], 0.3), [floor; BLOCK]);
+        let (floor, mut inverses) = (FLOOR.sqrt(), [0.0; BLOCK]);
+        profile(&[0.0; BLOCK], BLOCK, &mut inverses);
+        assert_eq!(inverses, [1.0; BLOCK]);
         assert_eq!(full(&mut [0.0; BLOCK], &[0.0; BLOCK], AVERAGE), [floor; BLOCK]);
         assert_eq!(root(f32::NAN), floor);
-        assert_eq!(factored(1.0, &[1.0; BLOCK], 0.0, &[f32::NAN; BLOCK], 0.3), [1.0; BLOCK]);
+        // As large as inverses can be, they move nothing where there is no moment.
+        let step = Step::new(&Settings { eps: 0.0, ..Settings::default() }, 1e-3, 1);
+        let largest = factored(step.row_inverse(floor), &[1.0 / floor; BLOCK]);
+        assert_eq!(Step::ratio(&[0.0; BLOCK], &largest, step.factored_limit), [0.0; BLOCK]);
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! a thousand times as much. What is lost for good are updates that stay below 2^-17, which would
 //! need 131,072 steps for one unit.
 //!
-//! A move of less than 64 units, as nearly all are, takes three instructions: its sum with 128 + u has units of 2^-16
-//! or finer, and what is whole of it is floor(t + u) + 128.
+//! A move of less than 64 units, as nearly all are, takes three instructions: its sum with 192 + u has units of 2^-16,
+//! and what is whole of it is floor(t + u) + 192: of eight bits, the first of which is set.
 //!
 //! Written without libm, so that the loops which call it vectorise on every instruction set and give the same
 //! bits on all.
@@ -22,24 +22,24 @@ const SHIFT_BITS: i32 = SHIFT.to_bits() as i32;
 /// Far outside every range of units, and well inside what [`stochastic`] can take.
 pub(super) const FAR: f32 = 1_048_576.0;
 
-/// What is added to a move before [`settled`] takes its whole units: 128, and luck from the upper half of `bits`.
+/// What is added to a move before [`settled`] takes its whole units: 192, and luck from the upper half of `bits`.
 #[inline(always)]
 pub(super) fn luck(bits: u32) -> f32 {
-    f32::from_bits(0x4300_0000 | bits >> 16)
+    f32::from_bits(0x4340_0000 | bits >> 16)
 }
 
 /// Whether a move, of which this is the sum with [`luck`], is less than 64 units: [`settled`] rounds it, and
 /// [`stochastic`] any other.
 #[inline(always)]
 pub(super) fn near(sum: f32) -> bool {
-    (64.0..192.0).contains(&sum)
+    (128.0..256.0).contains(&sum)
 }
 
 /// Whole units of a near move from its sum with [`luck`].
 #[inline(always)]
 pub(super) fn settled(sum: f32) -> i32 {
     // Positive, so what a conversion cuts off lies above.
-    sum as i32 - 128
+    sum as i32 - 192
 }
 
 /// The squares of sixteen numbers: of every fourth one in a row, then two and two of these sums.

@@ -117,9 +117,9 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) gradient: GradientArgs,
-    /// Most that a weight moves in one step, in learning rates [default: no limit]
+    /// Most that a weight moves in one step, in learning rates [default: 1; no limit with full second moments]
     ///
-    /// Also where gradients are used up as they arrive, so that their common norm cannot be clipped, this
+    /// Factored second moments are of the steps before and may know too little of an element. Also where gradients are used up as they arrive, so that their common norm cannot be clipped, this
     /// bounds what one step can do.
     #[arg(long, value_name = "RATES", value_parser = parse_clip)]
     pub(crate) clip_update: Option<f64>,

@@ -6,7 +6,7 @@ use halfbyte_formats::state::{Tally, adamw, int8};
 use halfbyte_ops::tensor::UNIT;
 
 use super::luck;
-use super::{Moves, floats, select, within, words, words_mut};
+use super::{MORE, Moves, floats, select, within, words, words_mut};
 
 /// The size of a step for the block's rows, in their units.
 ///
@@ -38,7 +38,7 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     let (scales, codes) = (weights.wrapping_add(block * 16), weights.wrapping_add(UNIT + block * 256));
     // SAFETY: by the caller's promise: sixteen scales.
     let bytes = unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(scales.cast())) };
-    let (mut farthest, mut rest, mut packed) = (zero, zero, [zero; 2]);
+    let (mut farthest, mut bits, mut rest, mut packed) = (zero, zero, zero, [zero; 2]);
     let mut new = [_mm_setzero_si128(); 16];
     columns!(|J| {
         // SAFETY: a line of sixteen codes, by the caller's promise.
@@ -49,7 +49,9 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
             k = _mm512_add_epi32(k, _mm512_srai_epi32::<28>(_mm512_slli_epi32::<28>(rest)));
         }
         let whole = moves.whole::<{ J % 4 }, PLAIN>(moves.luck[J / 4], moves.ratio[J / 8][J % 8], || k);
-        let moved = _mm512_add_epi32(k, _mm512_sub_epi32(whole, _mm512_set1_epi32(128)));
+        // Bits that are not those of MORE.
+        bits = _mm512_ternarylogic_epi32::<0xF6>(bits, whole, _mm512_set1_epi32(MORE));
+        let moved = _mm512_add_epi32(k, _mm512_sub_epi32(whole, _mm512_set1_epi32(MORE)));
         farthest = _mm512_max_epu32(farthest, _mm512_abs_epi32(moved));
         let code = match BITS {
             4 => {
@@ -61,7 +63,8 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
         };
         new[J] = _mm512_cvtepi32_epi8(code);
     });
-    let kept = stays::<BITS>(bytes, farthest) & moves.near::<PLAIN>(int8::limit::<BITS>());
+    let near = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(!127));
+    let kept = stays::<BITS>(bytes, farthest) & near;
 
     let (mut tally, mut new_rests) = (Tally::default(), [zero; 2]);
     for row in (0..16).filter(|row| kept >> row & 1 == 0) {

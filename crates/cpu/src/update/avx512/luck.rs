@@ -1,14 +1,13 @@
-//! The random words of sixteen rows: `Draws::pairs`, a row in each lane.
+//! The random words of sixteen rows: `draw::Row::pairs`, a row in each lane.
 
 use std::arch::x86_64::*;
 
-use halfbyte_formats::state::draw::ROUNDS;
+use halfbyte_formats::state::draw::{BLOCK_ROUNDS, ROUNDS};
 
-/// Counters of the rows' Philox blocks, in lanes of 64 bits (even rows, then odd ones), and the keys of
-/// the rounds.
+/// States of the rows, in lanes of 64 bits (even rows, then odd ones), and the keys of the rounds.
 pub(super) struct Luck {
-    counters: [__m512i; 2],
-    keys: [[__m512i; 2]; ROUNDS],
+    states: [Words; 2],
+    keys: [[__m512i; 2]; BLOCK_ROUNDS],
 }
 
 /// Words of a block of sixteen columns: word i belongs to columns 4 i to 4 i + 3.
@@ -32,31 +31,45 @@ impl Luck {
             *keys = [_mm512_set1_epi64(i64::from(k0)), _mm512_set1_epi64(i64::from(k1))];
             (k0, k1) = (k0.wrapping_add(KEY_STEPS[0]), k1.wrapping_add(KEY_STEPS[1]));
         }
-        Luck { counters: [even, _mm512_add_epi64(even, apart)], keys }
+        let zero = _mm512_setzero_si512();
+        let mut states = [even, _mm512_add_epi64(even, apart)]
+            .map(|counter| [counter, _mm512_srli_epi64::<32>(counter), zero, zero]);
+        for state in &mut states {
+            for keys in &keys {
+                *state = round(*state, keys);
+            }
+        }
+        Luck { states, keys: *keys.first_chunk().expect("fewer rounds") }
     }
 
     /// What the words of sixteen columns begin as, of the even rows or of the odd ones.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn begin(&self, odd: usize, column: usize) -> Words {
-        let zero = _mm512_setzero_si512();
-        let counter = _mm512_add_epi64(self.counters[odd], _mm512_set1_epi64((column / 16) as i64));
-        [counter, _mm512_srli_epi64::<32>(counter), zero, zero]
+        let [a, b, c, d] = self.states[odd];
+        let number = (column / 16) as i64;
+        let on = |word, step| _mm512_add_epi64(word, _mm512_set1_epi64(number * i64::from(step)));
+        [on(a, KEY_STEPS[0]), b, on(c, KEY_STEPS[1]), d]
     }
 
-    /// One of Philox' rounds. After the last the words are in the lower halves of the lanes; the upper ones hold what is
-    /// never read. A round waits for the one before, so something else should stand between them.
+    /// One of the rounds that tell blocks apart. After the last the words are in the lower halves of the lanes; the upper
+    /// ones hold what is never read. A round waits for the one before, so something else should stand between them.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn round<const ROUND: usize>(&self, [c0, c1, c2, c3]: Words) -> Words {
-        let m0 = _mm512_set1_epi64(i64::from(MULTIPLIERS[0]));
-        let m1 = _mm512_set1_epi64(i64::from(MULTIPLIERS[1]));
-        let [k0, k1] = self.keys[ROUND];
-        let (p0, p1) = (_mm512_mul_epu32(c0, m0), _mm512_mul_epu32(c2, m1));
-        let c0 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p1), c1, k0);
-        let c2 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p0), c3, k1);
-        [c0, p1, c2, p0]
+    pub(super) fn round<const ROUND: usize>(&self, words: Words) -> Words {
+        round(words, &self.keys[ROUND])
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn round([c0, c1, c2, c3]: Words, [k0, k1]: &[__m512i; 2]) -> Words {
+    let m0 = _mm512_set1_epi64(i64::from(MULTIPLIERS[0]));
+    let m1 = _mm512_set1_epi64(i64::from(MULTIPLIERS[1]));
+    let (p0, p1) = (_mm512_mul_epu32(c0, m0), _mm512_mul_epu32(c2, m1));
+    let c0 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p1), c1, *k0);
+    let c2 = _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(p0), c3, *k1);
+    [c0, p1, c2, p0]
 }
 
 /// Words of all rows: dwords of the even ones stay, those of the odd ones move up beside them.
@@ -75,9 +88,9 @@ pub(super) fn own<const I: usize>(word: __m512i) -> __m512 {
         _mm512_broadcast_i32x4(_mm_setr_epi32(of(0), of(0x0404), of(0x0808), of(0x0C0C)))
     };
     let from =
-        |bytes| _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x4300_0000), 0x3333_3333_3333_3333, word, bytes);
+        |bytes| _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x4340_0000), 0x3333_3333_3333_3333, word, bytes);
     _mm512_castsi512_ps(match I {
-        0 => _mm512_mask_mov_epi16(_mm512_set1_epi32(0x4300_0000), 0x5555_5555, word),
+        0 => _mm512_mask_mov_epi16(_mm512_set1_epi32(0x4340_0000), 0x5555_5555, word),
         1 => from(bytes(1, 2)),
         2 => from(bytes(2, 3)),
         _ => from(bytes(3, 0)),

@@ -6,7 +6,7 @@
 //! Lanes whose block changes its scale, or is not finite, take the reference's own way, one by one.
 //!
 //! ```text
-//! unit of 64 columns: turn m, r -> block of 16 columns: divide | words -> moment -> nvfp4 | int8 -> turn back
+//! unit of 64 columns: turn m, r -> block of 16 columns: ratios | words -> moment -> nvfp4 | int8 -> turn back
 //! ```
 
 /// Writes a block once for each of sixteen columns, with its number as a constant.
@@ -64,7 +64,7 @@ use halfbyte_ops::update::{Moving, Recipe};
 use halfbyte_ops::{Weight, WeightFormat};
 
 use luck::{Luck, Words, own};
-use moment::{Division, Numbers};
+use moment::Inverses;
 
 /// Sixteen rows, with their pointers.
 pub(super) struct Panel {
@@ -82,7 +82,7 @@ pub(super) struct Panel {
     pub(super) moments: *mut u8,
     /// Averages of the first row, a tile each; rows lie close. They follow.
     pub(super) averages: *mut f32,
-    /// Roots of the columns' profile.
+    /// Inverse roots of the columns' profile.
     pub(super) profile: *const f32,
     /// Number of the first element.
     pub(super) first: u64,
@@ -146,7 +146,7 @@ pub(super) unsafe fn add_squares(gradient: *const f32, sums: &mut [f32]) {
 /// AVX-512 is there, `fits` said yes, and nobody else touches what the panel points to.
 pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<'_>) -> Tally {
     let (recipe, step) = (moving.step.recipe, &moving.step.adamw);
-    let plain = step.decay == 0.0 && step.limit == f32::INFINITY;
+    let plain = step.decay == 0.0;
     // SAFETY: by the caller's promise.
     unsafe {
         match (format, recipe.weight, recipe.table, plain) {
@@ -172,13 +172,14 @@ struct Moves<'a> {
     step: &'a adamw::Step,
     /// How far, in the rows' units.
     times: __m512,
-    /// Sums of the ratios' squares.
-    squares: __m512,
 }
 
+/// What [`Moves::whole`] adds to whole units.
+const MORE: i32 = 192;
+
 impl Moves<'_> {
-    /// The whole units by which weights of the `I`-th of four columns move, and 128 more: `Push::whole_units`, if they are
-    /// near. `k` gives where the weights lie, for the decay.
+    /// The whole units by which weights of the `I`-th of four columns move, and [`MORE`]: `Push::whole_units`, if they are
+    /// near, which have no bits but those of 255, the first of them set. `k` gives where the weights lie, for the decay.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn whole<const I: usize, const PLAIN: bool>(
@@ -196,31 +197,6 @@ impl Moves<'_> {
         };
         // Positive, so what is cut off lies above.
         _mm512_cvttps_epi32(sum)
-    }
-
-    /// Rows in which all moves are near, if no weight has more than `most` units: mostly known from the sum of the squares,
-    /// which is no less than the largest.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
-    fn near<const PLAIN: bool>(&self, most: i32) -> u16 {
-        // Of 64 units two are luck's and the roundings'.
-        let room = 62.0 - if PLAIN { 0.0 } else { self.step.decay * most as f32 };
-        let squares = _mm512_mul_ps(self.squares, _mm512_mul_ps(self.times, self.times));
-        let surely = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(squares, _mm512_set1_ps(room * room.max(0.0)));
-        if surely == 0xFFFF { surely } else { self.near_one_by_one(room) }
-    }
-
-    /// The same from every single move.
-    #[cold]
-    #[inline(never)]
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn near_one_by_one(&self, room: f32) -> u16 {
-        let mut near = 0xFFFF;
-        for ratio in self.ratio.as_flattened() {
-            let move_ = _mm512_abs_ps(_mm512_mul_ps(*ratio, self.times));
-            near &= _mm512_cmp_ps_mask::<_CMP_LT_OQ>(move_, _mm512_set1_ps(room));
-        }
-        near
     }
 }
 
@@ -250,9 +226,11 @@ impl Sums {
     /// With one more block.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn add(&mut self, block: usize, numbers: &Numbers, step: &adamw::Step) {
-        self.gradient[block % BLOCKS] = numbers.squares;
-        let squares = _mm512_mul_ps(numbers.ratio_squares, _mm512_set1_ps(step.per_square));
+    fn add(&mut self, block: usize, gradient: __m512, ratio: &[__m512; 8], step: &adamw::Step) {
+        self.gradient[block % BLOCKS] = gradient;
+        let both = |a: __m512, b: __m512| _mm512_add_ps(_mm512_mul_ps(a, a), _mm512_mul_ps(b, b));
+        let counted = _mm512_add_ps(both(ratio[0], ratio[2]), both(ratio[1], ratio[3]));
+        let squares = _mm512_mul_ps(counted, _mm512_set1_ps(step.per_square));
         // A NaN becomes the second of both.
         let held = _mm512_min_ps(squares, _mm512_set1_ps(adamw::MOST_SQUARES));
         self.moves = _mm512_add_epi32(self.moves, _mm512_cvttps_epi32(held));
@@ -287,7 +265,7 @@ impl Sums {
     }
 }
 
-/// The step is `PLAIN` if it has neither decay nor clip.
+/// The step is `PLAIN` if nothing decays.
 ///
 /// # Safety
 /// As [`learn`].
@@ -301,7 +279,7 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
     let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(second::tiles(width) as i32));
     let mut averages = _mm512_setzero_ps();
-    let mut division = Division { rows: averages, own: moving.step.own_root() };
+    let (mut row_inverses, limit) = (averages, moving.step.limit());
     let (remainder_stride, moment_stride) = (width * BITS as usize / 8, width / 2 + width / BLOCK);
     let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
     let (zero, low_byte) = (_mm512_setzero_si512(), _mm512_set1_epi32(255));
@@ -313,7 +291,9 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
         if (unit * UNIT).is_multiple_of(TILE) {
             // SAFETY: the tile's averages of sixteen rows.
             averages = unsafe { _mm512_i32gather_ps::<4>(places, panel.averages.add(tile)) };
-            division.rows = _mm512_mul_ps(roots(averages), _mm512_set1_ps(step.per_old_root));
+            let corrected = _mm512_mul_ps(roots(averages), _mm512_set1_ps(step.per_old_root));
+            row_inverses =
+                _mm512_div_ps(_mm512_set1_ps(1.0), _mm512_add_ps(corrected, _mm512_set1_ps(step.eps)));
         }
         // SAFETY: a unit of the panel, and the parts of its rows that belong to it.
         unsafe {
@@ -346,19 +326,21 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
                     true => int8::times::<BITS>(weights, block, step),
                     false => nvfp4::times::<BITS>(weights, block, panel.global, step),
                 };
-                let (scale, divisors) = (_mm512_and_si512(scale_bytes, low_byte), (&division, profile));
+                let (scale, inverses) = (
+                    _mm512_and_si512(scale_bytes, low_byte),
+                    Inverses { rows: row_inverses, profile, limit },
+                );
                 let (moved, words) = ((&mut m, &mut ratio), (&luck, column, &mut drawn));
                 let g = &*panel.gradient.add(column * 16).cast::<Columns<[f32; 16]>>();
-                let numbers = moment::follow::<PLAIN>((moment, scale), g, divisors, step, moved, words);
-                sums.add(number, &numbers, step);
+                let numbers = moment::follow((moment, scale), g, &inverses, step, moved, words);
                 let drawn = luck::join(&drawn);
-                let scale = moment::keep(moment, &m, &numbers, &drawn);
+                let scale = moment::keep(moment, (&m, &mut ratio), &numbers, &drawn);
+                sums.add(number, numbers.squares, &ratio[0], step);
                 // The bytes of four blocks: each new one goes to the upper end, in the end all lie as they did.
                 scale_bytes =
                     _mm512_or_si512(_mm512_srli_epi32::<8>(scale_bytes), _mm512_slli_epi32::<24>(scale));
                 let rests = &mut rests[block * BITS as usize / 2..][..BITS as usize / 2];
-                let moves =
-                    Moves { ratio: &ratio, luck: &drawn, step, times, squares: numbers.ratio_squares };
+                let moves = Moves { ratio: &ratio, luck: &drawn, step, times };
                 tally.add(match TABLE {
                     true => int8::block::<BITS, PLAIN>(weights, block, rests, &moves),
                     false => {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use halfbyte_formats::state::draw::ROUNDS;
+use halfbyte_formats::state::draw::BLOCK_ROUNDS;
 use halfbyte_formats::state::{adamw, moment};
 
 use super::luck::{self, Luck, Words};
@@ -11,12 +11,14 @@ use super::{Columns, floats, select, words_mut};
 /// Exponent bias of a scale byte, in quarters of a binade: `moment`'s own.
 const SHIFT: i32 = (127 - 48) << 2;
 
-/// What sixteen rows divide their moments by, corrected.
-pub(super) struct Division {
-    /// Roots of the rows' second moments.
+/// What sixteen rows multiply their moments by, and how far that may lead.
+pub(super) struct Inverses<'a> {
+    /// `adamw::Step::row_inverse` of the rows.
     pub(super) rows: __m512,
-    /// Least share of its own that an element's root has.
-    pub(super) own: f32,
+    /// Those of the columns' profile.
+    pub(super) profile: &'a Columns<f32>,
+    /// The most that comes of it.
+    pub(super) limit: f32,
 }
 
 /// Numbers of a block of the sixteen rows.
@@ -25,19 +27,16 @@ pub(super) struct Numbers {
     pub(super) amax: __m512,
     /// `units::squares` of the gradient.
     pub(super) squares: __m512,
-    /// The same of the ratios.
-    pub(super) ratio_squares: __m512,
 }
 
-/// Moves the moments of a block by the gradient and divides them: `adamw::Step::ratio`. `scale` are the old scale
-/// bytes, `profile` the roots of the columns'. What is `drawn` has nothing to do with it: a divider is slow, but leaves
-/// room beside it.
+/// Moves the moments of a block by the gradient and gives their ratios, those of NaN apart: `adamw::Step::ratio`. `scale`
+/// are the old scale bytes. What is `drawn` has nothing to do with it, but its rounds wait for one another.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-pub(super) fn follow<const PLAIN: bool>(
+pub(super) fn follow(
     (codes, scale): (&[__m512i; 2], __m512i),
     g: &Columns<[f32; 16]>,
-    (division, profile): (&Division, &Columns<f32>),
+    inverses: &Inverses<'_>,
     step: &adamw::Step,
     (m, ratio): (&mut Columns<__m512>, &mut Columns<__m512>),
     (luck, column, drawn): (&Luck, usize, &mut [Words; 2]),
@@ -45,40 +44,29 @@ pub(super) fn follow<const PLAIN: bool>(
     let set = _mm512_set1_ps;
     let table =
         _mm512_setr_ps(0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0);
-    let (fresh, eps, own) = (set(step.average.fresh), set(step.eps), set(division.own));
-    let unit = _mm512_mul_ps(set(step.average.keep), decode_scale(scale));
-    let [mut amax, mut squares, mut ratio_squares] = [[_mm512_setzero_ps(); 4]; 3];
+    let (unit, limit) = (_mm512_mul_ps(set(step.keep), decode_scale(scale)), set(inverses.limit));
+    let [mut amax, mut squares] = [[_mm512_setzero_ps(); 4]; 2];
     for half in 0..2 {
         let mut words = luck.begin(half, column);
         columns!(J, {
-            if J < ROUNDS {
-                words = luck.round::<{ J % ROUNDS }>(words);
+            if J < BLOCK_ROUNDS {
+                words = luck.round::<{ J % BLOCK_ROUNDS }>(words);
             }
             let code = _mm512_srli_epi32::<{ 4 * J as u32 }>(codes[half]);
             // SAFETY: sixteen values.
             let (old, g) = (_mm512_permutexvar_ps(code, table), unsafe { _mm512_loadu_ps(g[half][J].as_ptr()) });
-            let new = _mm512_fmadd_ps(old, unit, _mm512_mul_ps(fresh, g));
+            let new = _mm512_fmadd_ps(old, unit, g);
             m[half][J] = new;
             amax[J % 4] = larger(amax[J % 4], new);
             squares[J % 4] = _mm512_fmadd_ps(g, g, squares[J % 4]);
-            let past = _mm512_fmadd_ps(division.rows, set(profile[half][J]), eps);
-            let root = larger(_mm512_mul_ps(own, g), past);
-            let mut held = _mm512_mul_ps(new, _mm512_div_ps(set(1.0), root));
-            if !PLAIN {
-                // In this order both pass a NaN on.
-                held = _mm512_min_ps(set(step.limit), _mm512_max_ps(set(-step.limit), held));
-            }
-            ratio[half][J] = held;
-            ratio_squares[J % 4] = _mm512_fmadd_ps(held, held, ratio_squares[J % 4]);
+            let inverse = _mm512_mul_ps(inverses.rows, set(inverses.profile[half][J]));
+            // The smaller magnitude, with the sign of the first.
+            ratio[half][J] = _mm512_range_ps::<0b0010>(_mm512_mul_ps(new, inverse), limit);
         }, 0 1 2 3 4 5 6 7);
         drawn[half] = words;
     }
     let sum = |x: [__m512; 4]| _mm512_add_ps(_mm512_add_ps(x[0], x[2]), _mm512_add_ps(x[1], x[3]));
-    Numbers {
-        amax: larger(larger(amax[0], amax[1]), larger(amax[2], amax[3])),
-        squares: sum(squares),
-        ratio_squares: sum(ratio_squares),
-    }
+    Numbers { amax: larger(larger(amax[0], amax[1]), larger(amax[2], amax[3])), squares: sum(squares) }
 }
 
 /// The larger magnitude; of a NaN and a number the number's.
@@ -93,7 +81,7 @@ fn larger(a: __m512, b: __m512) -> __m512 {
 #[target_feature(enable = "avx512f")]
 fn scales(amax: __m512) -> (__m512i, __m512) {
     let scale = encode_scale(amax);
-    // 2 / (1 + f / 4) at the exponent of scale byte 0; the divider has enough to do.
+    // 2 / (1 + f / 4) at the exponent of scale byte 0.
     let mantissas =
         [2.0f32, 1.6, 2.0 / 1.5, 2.0 / 1.75].map(|inverse| (inverse.to_bits() + (48 << 23)) as i32);
     let [a, b, c, d] = mantissas;
@@ -103,14 +91,13 @@ fn scales(amax: __m512) -> (__m512i, __m512) {
     (scale, _mm512_castsi512_ps(inverse))
 }
 
-/// Keeps the moments of a block, rounded, and gives the scale bytes. What is asked of a divider before may take its time:
-/// only the check for NaN waits, since the ratios' squares show one.
+/// Keeps the moments of a block, rounded, and gives the scale bytes; ratios of what is no number become none.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 pub(super) fn keep(
     codes: &mut [__m512i; 2],
-    m: &Columns<__m512>,
-    &Numbers { amax, ratio_squares, .. }: &Numbers,
+    (m, ratio): (&Columns<__m512>, &mut Columns<__m512>),
+    &Numbers { amax, squares }: &Numbers,
     luck: &Words,
 ) -> __m512i {
     let (mut scale, inverse) = scales(amax);
@@ -122,9 +109,12 @@ pub(super) fn keep(
     }
     // Infinite, or a rounding beyond the last code: what lies below is neither.
     let mut broken = _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(_mm512_mul_ps(amax, inverse), _mm512_set1_ps(12.0));
-    if _mm512_cmp_ps_mask::<_CMP_LT_OQ>(ratio_squares, _mm512_set1_ps(f32::INFINITY)) != 0xFFFF {
-        for m in m.as_flattened() {
-            broken |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(*m, *m);
+    // A moment is no number where the gradient is none.
+    if _mm512_cmp_ps_mask::<_CMP_LT_OQ>(squares, _mm512_set1_ps(f32::INFINITY)) != 0xFFFF {
+        for (m, ratio) in m.as_flattened().iter().zip(ratio.as_flattened_mut()) {
+            let none = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(*m, *m);
+            *ratio = _mm512_mask_mov_ps(*ratio, none, *m);
+            broken |= none;
         }
     }
     if broken != 0 {

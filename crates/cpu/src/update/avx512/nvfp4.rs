@@ -16,11 +16,11 @@ use halfbyte_ops::tensor::UNIT;
 use super::luck;
 use super::{Moves, floats, select, within, words, words_mut};
 
+/// What [`Moves::whole`] adds.
+const MORE: i16 = super::MORE as i16;
+
 /// The columns that share a register.
 const PAIRS: [[usize; 2]; 4] = [[0, 2], [4, 6], [5, 7], [1, 3]];
-
-/// What [`Moves::whole`] adds.
-const MORE: i16 = 128;
 
 /// The size of a step for the block's rows, in their units.
 ///
@@ -88,10 +88,11 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
             _ => new_rests[half] = pack_nibbles(&rest),
         }
     }
-    let kept = span.stays::<BITS>(bytes) & moves.near::<PLAIN>(7 << (BITS - 1));
+    let (near, moved) = span.moved();
+    let kept = span.stays::<BITS>(bytes) & near;
     // Codes of a block in which nothing moves need not be the nearest. Bit by bit, since a masked store would hold up whoever
     // reads it back.
-    let fresh = _mm512_movm_epi32(kept & span.moved());
+    let fresh = _mm512_movm_epi32(kept & moved);
     for (new, old) in new.iter_mut().zip(&old) {
         *new = select(fresh, *new, *old);
     }
@@ -124,7 +125,7 @@ fn decode_scale(byte: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32::<20>(byte), _mm512_set1_epi32(120 << 23)))
 }
 
-/// Between which whole units the weights have come to lie, and whether any has moved; two of a row's words each.
+/// Between which whole units the weights have come to lie, and by which bits they moved; two of a row's words each.
 struct Span {
     most: __m512i,
     least: __m512i,
@@ -167,13 +168,13 @@ impl Span {
         within(byte, 0x08, 0x7E) & (near(6) | near(4))
     }
 
-    /// Lanes in which a weight moves.
+    /// Lanes in which all moves are near, and those in which a weight moves.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn moved(&self) -> u16 {
+    fn moved(&self) -> (u16, u16) {
         let low = _mm512_unpacklo_epi16(self.moved, self.moved);
         let both = _mm512_or_si512(low, _mm512_unpackhi_epi16(self.moved, self.moved));
-        _mm512_test_epi32_mask(both, both)
+        (_mm512_testn_epi32_mask(both, _mm512_set1_epi32(0xFF80)), _mm512_test_epi32_mask(both, both))
     }
 }
 

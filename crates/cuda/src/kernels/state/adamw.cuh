@@ -4,10 +4,9 @@
 
 namespace state {
 
-// As `adamw::Step`, field by field.
+// As `adamw::Step`, field by field; `limit` is the one that v asks for.
 struct Step {
-    Average average;
-    float size, per_root, per_old_root, eps, decay, limit, per_square;
+    float keep, size, per_root, per_old_root, eps, decay, limit, per_square;
 };
 
 // What sixteen weights are moved by: size * along[i] - decay * w[i].
@@ -54,25 +53,28 @@ struct NoTables {
     DEVICE void fill() {}
 };
 
-// Along moments over roots, which are corrected already and have eps in them. TAME: no root is beyond 2^60, and eps is in
-// the middle of the range.
-template <bool TAME> DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&roots)[BLOCK]) {
+// The next moment: a sum.
+DEVICE float followed(const Step& step, float m, float g) {
+    return __fmaf_rn(step.keep, m, g);
+}
+
+// Along moments over roots, of which the inverses are given, corrected and with eps in them. NUMBERS: there is no NaN.
+template <bool NUMBERS> DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&inverses)[BLOCK]) {
     Push push;
     push.size = -step.size, push.decay = step.decay;
-    UNROLL for (int i = 0; i < BLOCK; i++) push.along[i] = m[i] * (TAME ? one_over(roots[i]) : 1.0f / roots[i]);
-    if (step.limit < __uint_as_float(0x7F800000)) {
-        UNROLL for (int i = 0; i < BLOCK; i++) {
-            float low = push.along[i] < -step.limit ? -step.limit : push.along[i];
-            push.along[i] = low > step.limit ? step.limit : low;
-        }
+    UNROLL for (int i = 0; i < BLOCK; i++) {
+        float free = m[i] * inverses[i];
+        push.along[i] = NUMBERS ? fminf(fmaxf(free, -step.limit), step.limit) : clamped(free, -step.limit, step.limit);
     }
     return push;
 }
 
-// What the squares of a block's moves count; what is not finite counts as the most.
-DEVICE u32 squares_of(const Step& step, float sum) {
+// What the squares of a block's moves count, the first four for all; what is not finite counts as the most.
+DEVICE u32 squares_of(const Step& step, const Push& push) {
     constexpr float MOST = 16777216.0f;
-    return (u32)fminf(sum * step.per_square, MOST);
+    float squares[4];
+    UNROLL for (int i = 0; i < 4; i++) squares[i] = push.along[i] * push.along[i];
+    return (u32)fminf(((squares[0] + squares[2]) + (squares[1] + squares[3])) * step.per_square, MOST);
 }
 
 } // namespace state

@@ -10,7 +10,7 @@ constexpr u32 EVERYBODY = 0xffffffffu;
 
 // ---- the profile ----
 
-// Where the root of a column's profile is. Threads next to each other, with a block each, read fours that lie side by
+// Where the inverse root of a column's profile is. Threads next to each other, with a block each, read fours that lie side by
 // side: rows of 32 fours, the first of each block of a tile, the second and so on.
 DEVICE u32 profile_place(u32 column) {
     u32 block = column / BLOCK, four = column % BLOCK / 4;
@@ -22,7 +22,7 @@ constexpr u32 PROFILING = 256; // threads of a thread block that makes one, as i
 // What a thread needs for the profile of a tile; loaded long before it is needed.
 struct Averages {
     float lane[TILE / BLOCK];    // those that one of sixteen lanes adds up
-    float own[TILE / PROFILING]; // those whose roots the thread takes
+    float own[TILE / PROFILING]; // those whose inverse roots the thread makes
 
     // Zeros behind the last one, which add nothing.
     DEVICE Averages(const float* averages, u32 tile, u32 columns) {
@@ -38,14 +38,14 @@ struct Averages {
         }
     }
 
-    // Roots of the profile: averages over their mean, added in f64, which every warp does for itself.
-    DEVICE void profile(float* roots, u32 tile, u32 columns) const {
+    // Inverse roots of the profile: of averages over their mean, added in f64, which every warp does for itself.
+    DEVICE void profile(float* inverses, u32 tile, u32 columns) const {
         double mean = 0.0;
         UNROLL for (u32 i = 0; i < TILE / BLOCK; i++) mean += lane[i];
         for (int apart = BLOCK / 2; apart > 0; apart /= 2) mean += __shfl_xor_sync(EVERYBODY, mean, apart);
         float by = (float)(mean / (double)min(TILE, columns - tile * TILE));
         UNROLL for (u32 i = 0; i < TILE / PROFILING; i++)
-            roots[profile_place(i * PROFILING + threadIdx.x)] = by > 0.0f ? root_in_range(own[i] / by) : 1.0f;
+            inverses[profile_place(i * PROFILING + threadIdx.x)] = by > 0.0f ? 1.0f / root_in_range(own[i] / by) : 1.0f;
     }
 };
 

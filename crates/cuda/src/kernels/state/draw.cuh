@@ -1,4 +1,4 @@
-// `state::draw`: Philox4x32 of seven rounds. The key is made on the host, by (seed, step, tensor, purpose).
+// `state::draw`: Philox4x32. The key is made on the host, by (seed, step, tensor, purpose).
 #pragma once
 #include "device.cuh"
 
@@ -8,10 +8,10 @@ struct Draws {
     u32 key[2];
 };
 
-DEVICE void philox(u64 counter, Draws draws, u32 (&words)[4]) {
-    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = 0, c3 = 0;
+template <int COUNT> DEVICE void rounds(Draws draws, u32 (&words)[4]) {
+    u32 c0 = words[0], c1 = words[1], c2 = words[2], c3 = words[3];
     u32 k0 = draws.key[0], k1 = draws.key[1];
-    UNROLL for (int round = 0; round < 7; round++) {
+    UNROLL for (int round = 0; round < COUNT; round++) {
         u32 high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
         u32 high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
         c0 = high1 ^ c1 ^ k0;
@@ -22,6 +22,11 @@ DEVICE void philox(u64 counter, Draws draws, u32 (&words)[4]) {
         k1 += 0xBB67AE85u;
     }
     words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
+}
+
+DEVICE void philox(u64 counter, Draws draws, u32 (&words)[4]) {
+    words[0] = (u32)counter, words[1] = (u32)(counter >> 32), words[2] = words[3] = 0;
+    rounds<7>(draws, words);
 }
 
 // The words of a block's sixteen elements, from number `first` on.
@@ -46,15 +51,15 @@ struct Pairs {
 
 // What rounds the weights, and what rounds the moments.
 struct Own : Pairs {
-    // One half. From the host, so that the compiler does not know it and keeps it in a register: an instruction that chooses
+    // Three quarters. From the host, so that the compiler does not know it and keeps it in a register: an instruction that chooses
     // bytes has room for one constant, which is the choice.
-    u32 half;
+    u32 base;
 
     DEVICE u32 operator[](int i) const { return turned(i, 2); }
 
-    // `units::luck` over 256: half of one and two bytes of a word far below.
+    // `units::luck` over 256: three quarters and two bytes of a word far below.
     DEVICE float luck(int i) const {
-        return __uint_as_float(__byte_perm(words[i / 4], half, i % 4 | (i + 1) % 4 << 4 | 0x7600));
+        return __uint_as_float(__byte_perm(words[i / 4], base, i % 4 | (i + 1) % 4 << 4 | 0x7600));
     }
 };
 struct Other : Pairs {
@@ -76,6 +81,15 @@ DEVICE u32 upper28(const u32 (&luck)[BLOCK], int i) {
 DEVICE Pairs draw_pairs(Draws draws, u64 first) {
     Pairs pairs;
     philox(first / BLOCK, draws, pairs.words);
+    return pairs;
+}
+
+// Those of a block of a row, before which there are so many blocks in all rows: `draw::Row`.
+DEVICE Pairs draw_pairs(Draws draws, u64 before, u32 block) {
+    Pairs pairs;
+    philox(before, draws, pairs.words);
+    pairs.words[0] += block * 0x9E3779B9u, pairs.words[2] += block * 0xBB67AE85u;
+    rounds<3>(draws, pairs.words);
     return pairs;
 }
 

@@ -22,35 +22,36 @@ struct SecondMoments {
     float* second;
     u32 full, width;
     Average average;
-    float per_root, per_old_root; // correct a root, and one of the step before
-    float own;                    // root, corrected, of the share that an element's own gradient has
     ColumnSums columns;
 };
 
-// Of a tile, factored: the root of the row's average, corrected, and the roots of the profile.
+// `Step::row_inverse`.
+DEVICE float row_inverse(const Step& step, float root) {
+    return 1.0f / (root * step.per_old_root + step.eps);
+}
+
+// Of a tile, factored: the row's inverse root, and those of the profile.
 struct Factored {
     float of_row;
     const float* profile;
+
+    DEVICE void inverses(u32 block, float (&inverses)[BLOCK]) const {
+        const float* near = profile + profile_place(block % 32 * BLOCK);
+        UNROLL for (int i = 0; i < BLOCK; i += 4) {
+            float4 four = *(const float4*)(near + profile_place(i));
+            inverses[i] = of_row * four.x, inverses[i + 1] = of_row * four.y;
+            inverses[i + 2] = of_row * four.z, inverses[i + 3] = of_row * four.w;
+        }
+    }
 };
 
-DEVICE void roots_of(const SecondMoments& second, const Factored& of, u32 block, float eps, const float (&g)[BLOCK],
-                     float (&roots)[BLOCK]) {
-    const float* profile = of.profile + profile_place(block % 32 * BLOCK);
-    UNROLL for (int i = 0; i < BLOCK; i += 4) {
-        float4 four = *(const float4*)(profile + profile_place(i));
-        roots[i] = four.x, roots[i + 1] = four.y, roots[i + 2] = four.z, roots[i + 3] = four.w;
-    }
-    // What is no number does not count.
-    UNROLL for (int i = 0; i < BLOCK; i++)
-        roots[i] = fmaxf(__fmaf_rn(of.of_row, roots[i], eps), second.own * fabsf(g[i]));
-}
-
 // Of full ones, which follow.
-DEVICE void full_roots(const SecondMoments& of, u64 first, float eps, const float (&g)[BLOCK], float (&roots)[BLOCK]) {
+DEVICE void full_inverses(const SecondMoments& of, u64 first, const Step& step, const float (&g)[BLOCK],
+                          float (&inverses)[BLOCK]) {
     float* v = of.second + first;
     UNROLL for (int i = 0; i < BLOCK; i++) {
         v[i] = average_of(of.average, v[i], g[i] * g[i]);
-        roots[i] = root(v[i]) * of.per_root + eps;
+        inverses[i] = 1.0f / (root(v[i]) * step.per_root + step.eps);
     }
 }
 
@@ -63,26 +64,26 @@ struct MomentPlace {
 
 // Moves a block of them, of any kind.
 DEVICE Push move_moments(const MomentPlace& at, u32 kind, const Step& step, const float (&g)[BLOCK],
-                         const float (&roots)[BLOCK], const Other& luck) {
+                         const float (&inverses)[BLOCK], const Other& luck) {
     float m[BLOCK];
     if (kind == MOMENT_FOUR) {
         u32 codes[2];
         load(at.codes, codes);
-        follow_four(codes, *at.scale, g, step.average, m);
+        follow_four(codes, *at.scale, g, step.keep, m);
         encode_four(m, luck, codes, *at.scale);
         store(at.codes, codes);
     } else if (kind == MOMENT_EIGHT) {
         u32 codes[4];
         load(at.codes, codes);
         decode_eight(codes, *at.scale, m);
-        UNROLL for (int i = 0; i < BLOCK; i++) m[i] = average_of(step.average, m[i], g[i]);
+        UNROLL for (int i = 0; i < BLOCK; i++) m[i] = followed(step, m[i], g[i]);
         encode_eight(m, luck, codes, *at.scale);
         store(at.codes, codes);
     } else {
         float* floats = (float*)at.codes;
-        UNROLL for (int i = 0; i < BLOCK; i++) floats[i] = m[i] = one_nan(average_of(step.average, floats[i], g[i]));
+        UNROLL for (int i = 0; i < BLOCK; i++) floats[i] = m[i] = one_nan(followed(step, floats[i], g[i]));
     }
-    return push_of<false>(step, m, roots);
+    return push_of<false>(step, m, inverses);
 }
 
 // ---- all of it ----
@@ -102,7 +103,7 @@ struct Task {
     u32 first, rows, columns, moment;
     int scales_by;
     Draws draws;
-    u32 half; // see `Own`
+    u32 base; // see `Own`
     u64* counts;
 };
 
@@ -173,18 +174,18 @@ DEVICE void move_any(const Common<W>& of, const Row<W>& row, u32 number, u32 blo
                      const float (&g)[BLOCK], Counts& counts) {
     const Task& task = of.task;
     u32 blocks = of.second.width / BLOCK;
-    u64 first = ((u64)number * blocks + block) * BLOCK;
-    Pairs pairs = draw_pairs(task.draws, first);
-    float roots[BLOCK];
-    if (of.second.full) full_roots(of.second, first, of.step.eps, g, roots);
-    else roots_of(of.second, factored, block, of.step.eps, g, roots);
+    u64 before = (u64)number * blocks;
+    Pairs pairs = draw_pairs(task.draws, before, block);
+    float inverses[BLOCK];
+    if (of.second.full) full_inverses(of.second, (before + block) * BLOCK, of.step, g, inverses);
+    else factored.inverses(block, inverses);
     u32 each = task.moment == MOMENT_FOUR ? 8 : task.moment == MOMENT_EIGHT ? 16 : 64;
     MomentPlace moments = {row.moments + block * each, row.moments + blocks * each + block};
-    Push push = move_moments(moments, task.moment, of.step, g, roots, Other{pairs});
-    counts.moves += squares_of(of.step, squares(push.along));
+    Push push = move_moments(moments, task.moment, of.step, g, inverses, Other{pairs});
+    counts.moves += squares_of(of.step, push);
     W weight;
     weight.load_from(row.at, block);
-    weight.move(row.at, block, of.tables, Move{push, Own{{pairs}, task.half}}, counts.tally);
+    weight.move(row.at, block, of.tables, Move{push, Own{{pairs}, task.base}}, counts.tally);
 }
 
 // The average of a tile's row follows the squares of its blocks, one of which each thread of the warp has.
@@ -216,7 +217,7 @@ DEVICE void learn(const Task& task, const SecondMoments& second, const Step& ste
             u32 block = start + threadIdx.x, tile = block / 32;
             float *place = second.second + (u64)number * tiles + tile, average = 0.0f, sum = 0.0f;
             if (!second.full && tile < tiles) average = *place;
-            Factored factored = {root(average) * second.per_old_root, profile + tile * TILE};
+            Factored factored = {row_inverse(step, root(average)), profile + tile * TILE};
             if (block < blocks) {
                 float g[BLOCK];
                 row.gradient.template load_block<false>(task.columns, block, g);
@@ -231,9 +232,9 @@ DEVICE void learn(const Task& task, const SecondMoments& second, const Step& ste
 
 // A step's numbers as parameters, in the order of update.rs.
 #define NUMBERS                                                                                                  \
-    float keep, float fresh, float size, float per_root, float per_old_root, float eps, float decay, float limit, \
-        float per_square, float second_keep, float second_fresh, float own, u32 half
-#define STEP {{keep, fresh}, size, per_root, per_old_root, eps, decay, limit, per_square}
+    float keep, float size, float per_root, float per_old_root, float eps, float decay, float limit,              \
+        float per_square, float second_keep, float second_fresh, u32 base
+#define STEP {keep, size, per_root, per_old_root, eps, decay, limit, per_square}
 #define SECOND_AVERAGE (Average{second_keep, second_fresh})
 
 // One kernel for each kind of weight.
@@ -244,10 +245,10 @@ DEVICE void learn(const Task& task, const SecondMoments& second, const Step& ste
              const u8* gradient, u32 narrow, u32 first, u32 rows, u32 columns, u32 moment, u32 full,             \
              int scales_by, u32 key0, u32 key1, u64* counts, NUMBERS) {                                          \
         Task task = {weight, rest,    moments, gradient,  (NARROW) != 0,  first,                                 \
-                     rows,   columns, MOMENT,  scales_by, {{key0, key1}}, half,  counts};                        \
+                     rows,   columns, MOMENT,  scales_by, {{key0, key1}}, base,  counts};                        \
         ColumnSums of_columns = {sums, step_sums, column_averages, panel, panels, first == 0, ends, looked_at};  \
-        SecondMoments seconds = {second, FULL, (columns + BLOCK - 1) / BLOCK * BLOCK, SECOND_AVERAGE, per_root,  \
-                                 per_old_root, own, of_columns};                                                 \
+        SecondMoments seconds = {second, FULL, (columns + BLOCK - 1) / BLOCK * BLOCK, SECOND_AVERAGE,            \
+                                 of_columns};                                                                    \
         BY(task, seconds, Step STEP, profile);                                                                   \
     }
 

@@ -34,17 +34,15 @@ DEVICE void decode_four(const u32 (&codes)[2], u8 scale, float (&m)[BLOCK]) {
 }
 
 // Moments of a block, moved by the gradient.
-DEVICE void follow_four(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK], Average average,
-                        float (&m)[BLOCK]) {
-    float half = average.keep * moment_scale(scale) * 0.5f;
-    UNROLL for (int i = 0; i < BLOCK; i++)
-        m[i] = __fmaf_rn(signed_halves(codes, i), half, average.fresh * g[i]);
+DEVICE void follow_four(const u32 (&codes)[2], u8 scale, const float (&g)[BLOCK], float keep, float (&m)[BLOCK]) {
+    float half = keep * moment_scale(scale) * 0.5f;
+    UNROLL for (int i = 0; i < BLOCK; i++) m[i] = __fmaf_rn(signed_halves(codes, i), half, g[i]);
 }
 
 // The same as `follow_four`, and faster. Their largest magnitude is `amax`, NaN apart.
-DEVICE void follow_four_fast(const u32 (&codes)[2], u32 scale, const float (&g)[BLOCK], Average average,
-                             float (&m)[BLOCK], float& amax) {
-    float unit = average.keep * moment_scale(scale);
+DEVICE void follow_four_fast(const u32 (&codes)[2], u32 scale, const float (&g)[BLOCK], float keep, float (&m)[BLOCK],
+                             float& amax) {
+    float unit = keep * moment_scale(scale);
     UNROLL for (int i = 0; i < BLOCK; i += 4) {
         // The upper bytes of the codes as f16, shifted right by one so that none is beyond 127: of codes without a sign, then of
         // those with one, as in `biased_halves`.
@@ -52,7 +50,7 @@ DEVICE void follow_four_fast(const u32 (&codes)[2], u32 scale, const float (&g)[
         u32 bytes = (permuted(0x1F1E1C00, 0x23222120, four) | permuted(0x5F5E5C00, 0x63626160, four ^ 0x8888)) * 2;
         u32 low = __byte_perm(bytes, 0, 0x1404), high = __byte_perm(bytes, 0, 0x3424);
         float values[4] = {f16((u16)low), f16((u16)(low >> 16)), f16((u16)high), f16((u16)(high >> 16))};
-        UNROLL for (int j = 0; j < 4; j++) m[i + j] = __fmaf_rn(values[j], unit, average.fresh * g[i + j]);
+        UNROLL for (int j = 0; j < 4; j++) m[i + j] = __fmaf_rn(values[j], unit, g[i + j]);
     }
     amax = 0.0f;
     UNROLL for (int i = 0; i < BLOCK; i++) amax = fmaxf(amax, fabsf(m[i]));

@@ -38,7 +38,7 @@ DEVICE float float_of_units(int k) {
 constexpr u32 SETTLED = 0x47400000;
 constexpr float PER_256 = 1.0f / 256.0f;
 DEVICE u32 settled(float sum) {
-    return __float_as_uint(__fadd_rd(sum, 49152.0f - 64.0f * PER_256));
+    return __float_as_uint(__fadd_rd(sum, 49152.0f - 128.0f * PER_256));
 }
 
 // The squares of sixteen numbers: of every fourth one in a row, then two and two of these sums.
@@ -75,8 +75,8 @@ DEVICE float sixth(float a) {
     return __fmaf_rn(__fmaf_rn(-6.0f, almost, a), 1.0f / 6.0f, almost);
 }
 
-// Magnitudes between them are tame: in the middle of the range.
-constexpr float SMALL = 1.0f / (1ll << 60), LARGE = (float)(1ll << 40);
+// Well inside the range.
+constexpr float LARGE = (float)(1ll << 40);
 
 DEVICE bool any(const float (&x)[BLOCK]) {
     u32 bits = 0;

@@ -23,7 +23,7 @@ __device__ __noinline__ void move_aside(Task task, SecondMoments second, Step st
     Row<W> row(task, second.width / BLOCK, of.index, common.global);
     float g[BLOCK];
     row.gradient.template load_block<true>(task.columns, of.block, g);
-    Factored factored = {root(of.average) * second.per_old_root, profile};
+    Factored factored = {row_inverse(step, root(of.average)), profile};
     move_any<W>(common, row, task.first + of.index, of.block, factored, g, counts);
     const Tally& tally = counts.tally;
     u64 parts[5] = {tally.changed, tally.rescaled, tally.saturated, tally.refused, counts.moves};
@@ -124,13 +124,6 @@ template <class W, bool NARROW> struct Part {
     }
 };
 
-// Whether no root is beyond 2^60 where no moment is beyond LARGE: no column's share is beyond the number of columns, and a
-// gradient hardly beyond the moment it went into.
-DEVICE bool tame_roots(const SecondMoments& of, float of_row, const Step& step) {
-    return (of_row <= LARGE) & (of.own <= 512.0f) & (step.average.fresh >= 1.0f / 512.0f) & (step.eps >= SMALL) &
-           (step.eps <= LARGE);
-}
-
 // Tables that a thread block has made for itself.
 struct alignas(16) Made { // fours of the profile are read at once
     float profile[TILE];
@@ -146,26 +139,25 @@ DEVICE bool move_tile(const Common<W>& of, const Made& made, Part<W, NARROW>& pa
     const SecondMoments& second = of.second;
     Spot<W> spot(of, index, tile);
     bool there = tile * 32 + threadIdx.x % 32 < spot.blocks;
-    Pairs pairs = draw_pairs(of.task.draws, (u64)(spot.before + spot.block) * BLOCK);
-    float g[BLOCK], roots[BLOCK], m[BLOCK], amax, average = part.average;
-    Factored factored = {root_in_range(average) * second.per_old_root, made.profile};
+    Pairs pairs = draw_pairs(of.task.draws, spot.before, spot.block);
+    float g[BLOCK], inverses[BLOCK], m[BLOCK], amax, average = part.average;
+    Factored factored = {row_inverse(step, root_in_range(average)), made.profile};
     part.gradient_to(g);
     float of_gradient = squares(g);
-    roots_of(second, factored, threadIdx.x, step.eps, g, roots);
-    follow_four_fast(part.moments, part.scale, g, step.average, m, amax);
+    factored.inverses(threadIdx.x, inverses);
+    follow_four_fast(part.moments, part.scale, g, step.keep, m, amax);
     W weight = part.weight;
     part = Part<W, NARROW>(of, ahead, tile);
     u32 chosen;
     float inverse = choose_scale(amax, chosen);
     // An infinite sum shows what is no number, the largest whether one must be held.
-    bool usual = tame_roots(second, factored.of_row, step) & (of_gradient < __uint_as_float(0x7F800000)) &
-                 (amax <= LARGE) & (amax * inverse <= 6.0f);
-    Push push = push_of<true>(step, m, roots);
+    bool usual = (of_gradient < __uint_as_float(0x7F800000)) & (amax <= LARGE) & (amax * inverse <= 6.0f);
+    Push push = push_of<true>(step, m, inverses);
     u32 moments[2];
     codes_of<false>(m, inverse, Other{pairs}, moments);
     float by = made.times[weight.block.scale];
     Tally here = {};
-    usual &= weight.block.update_near(of.tables, by, push, Own{{pairs}, of.task.half}, here) == DONE;
+    usual &= weight.block.update_near(of.tables, by, push, Own{{pairs}, of.task.base}, here) == DONE;
     again(index);
     Spot<W> to(of, index, tile);
     if (usual & there) {
@@ -174,7 +166,7 @@ DEVICE bool move_tile(const Common<W>& of, const Made& made, Part<W, NARROW>& pa
         store<4>(moments_to.codes, moments);
         *moments_to.scale = (u8)chosen;
         counts.tally.changed += here.changed;
-        counts.moves += squares_of(step, squares(push.along));
+        counts.moves += squares_of(step, push);
     }
     follow_row(second, to.average(of, tile), average, there ? of_gradient : 0.0f, tile, of.task.columns);
     return waiting.put(!usual & there, {index, to.block, average});
