@@ -1,5 +1,5 @@
 //! Prints how fast products, attention and the optimizer are, against the ceilings, for one shape:
-//! `cargo run --release -p halfbyte-cpu --example kernels -- [threads] [kernel set]`
+//! `cargo run --release -p halfbyte-cpu --example kernels -- [threads] [kernel set] [linear|update|learn|attend]`
 
 use std::time::Instant;
 
@@ -14,7 +14,8 @@ use halfbyte_ops::{
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let threads: usize = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(2);
-    let name = arguments.next();
+    let (name, only) = (arguments.next(), arguments.next());
+    let wanted = |what: &str| only.as_deref().is_none_or(|only| only == what);
     let isa =
         Isa::ALL.into_iter().find(|isa| Some(isa.name()) == name.as_deref()).unwrap_or_else(Isa::detect);
     let mut reader = measure::Reader::new(isa, threads, 1 << 30).expect("memory to read");
@@ -23,20 +24,30 @@ fn main() {
     println!("{isa}, {threads} threads: reads {:.1} GB/s, computes {:.2} TFLOP/s", read / 1e9, flops / 1e12);
     let mut cpu = Cpu::new(isa, threads, 1200 << 20, Buffer { offset: 1100 << 20, bytes: 100 << 20 })
         .expect("a backend");
-    let wide = [1, 2, 4, 8, 16, 64, 512];
-    for format in [WeightFormat::Nvfp4, WeightFormat::Int8, WeightFormat::Bf16, WeightFormat::F32] {
-        linear(&mut cpu, format, (1536 * 8, 4608), &wide, read, flops);
+    if wanted("linear") {
+        let wide = [1, 2, 4, 8, 16, 64, 512];
+        for format in [WeightFormat::Nvfp4, WeightFormat::Int8, WeightFormat::Bf16, WeightFormat::F32] {
+            linear(&mut cpu, format, (1536 * 8, 4608), &wide, read, flops);
+        }
+        for shape in [(1536, 576), (576, 1536)] {
+            linear(&mut cpu, WeightFormat::Nvfp4, shape, &[1, 32, 64, 128, 256, 512], read, flops);
+        }
     }
-    for shape in [(1536, 576), (576, 1536)] {
-        linear(&mut cpu, WeightFormat::Nvfp4, shape, &[1, 32, 64, 128, 256, 512], read, flops);
-    }
-    for format in [WeightFormat::Nvfp4, WeightFormat::Int8] {
+    for format in [WeightFormat::Nvfp4, WeightFormat::Int8].into_iter().filter(|_| wanted("update")) {
         learn(&mut cpu, threads, format, Recipe::DEFAULT);
     }
-    for shape in [(1536, 576), (576, 1536), (576, 576), (192, 576)] {
-        learn_from_factors(&mut cpu, threads, WeightFormat::Nvfp4, shape, true);
+    if wanted("learn") {
+        for shape in [(1536, 576), (576, 1536), (576, 576), (192, 576)] {
+            learn_from_factors(&mut cpu, threads, WeightFormat::Nvfp4, shape, true);
+        }
+        learn_from_factors(&mut cpu, threads, WeightFormat::Int8, (2048, 576), false);
     }
-    learn_from_factors(&mut cpu, threads, WeightFormat::Int8, (2048, 576), false);
+    if wanted("attend") {
+        attend(&mut cpu);
+    }
+}
+
+fn attend(cpu: &mut Cpu) {
     for format in [CacheFormat::Bf16, CacheFormat::Int8, CacheFormat::F32] {
         for (tokens, start) in [(1, 511), (1, 8000), (512, 0), (512, 7680)] {
             let (kv_heads, heads, head_dim, capacity) = (3, 9, 64, 8192);

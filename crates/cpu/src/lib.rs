@@ -20,6 +20,7 @@ mod row_gradients;
 mod rows;
 #[cfg(target_arch = "x86_64")]
 mod square;
+mod strips;
 mod system;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
@@ -32,6 +33,7 @@ use std::time::Instant;
 use halfbyte_ops::accumulate::{Share, Stored};
 use halfbyte_ops::error::check;
 use halfbyte_ops::learn::{Factors, in_parts};
+use halfbyte_ops::panels::Panels;
 use halfbyte_ops::update::{Kept, Step};
 use halfbyte_ops::{
     Attention, Backend, Buffer, Cache, Error, Matrix, Product, Result, Rows, Sight, Tallies, Tally, Vector,
@@ -233,6 +235,20 @@ impl Backend for Cpu {
         // SAFETY: as in `write`.
         unsafe { self.arena.place::<u8>("write_bytes", to)?.slice_mut(0, bytes.len()) }
             .copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read_panels(&mut self, from: &Panels<'_>, bytes: &mut [u8]) -> Result<()> {
+        let place = self.arena.place::<u8>("read_panels", from.place(bytes.len())?)?;
+        // SAFETY: as in `write`.
+        strips::read(from, unsafe { place.slice(0, bytes.len()) }, bytes);
+        Ok(())
+    }
+
+    fn write_panels(&mut self, to: &Panels<'_>, bytes: &[u8]) -> Result<()> {
+        let place = self.arena.place::<u8>("write_panels", to.place(bytes.len())?)?;
+        // SAFETY: as in `write`.
+        strips::write(to, unsafe { place.slice_mut(0, bytes.len()) }, bytes);
         Ok(())
     }
 

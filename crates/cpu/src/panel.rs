@@ -17,9 +17,9 @@ use halfbyte_ops::tensor::{BLOCK, PANEL, UNIT};
 use halfbyte_ops::{Result, Weight, WeightFormat, WeightRows};
 
 use crate::arena::Place;
+use crate::strips;
 
-/// Bytes before the first panel.
-pub(crate) const HEADER: usize = 64;
+pub(crate) use halfbyte_ops::panels::HEADER;
 
 /// Values of a decoded unit: `[64][16]`.
 pub(crate) type Decoded = [[f32; PANEL]; UNIT];
@@ -73,31 +73,36 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// A row of an encoded weight, in whole blocks: dwords of codes and scales out of their panel.
-/// `codes` are those of `WeightRows`, padded.
+/// A row of an encoded weight, in whole blocks, out of its panel. `codes` are those of `WeightRows`, padded.
 pub(crate) fn take_row(weight: &Weight, memory: &[u8], row: usize, codes: &mut [u8], scales: &mut [u8]) {
-    visit_row(weight, row, |at, part, within| match part {
-        Part::Codes(count) => codes[within..][..count].copy_from_slice(&memory[at..][..count]),
-        Part::Scale => scales[within] = memory[at],
-    });
+    let (panel, lane) = (&memory[panel_of(weight, row)], row % PANEL);
+    let (of_codes, of_scales) = strips::weight(weight.format);
+    of_codes.take(panel, lane, codes);
+    if let Some(strip) = of_scales {
+        strip.take(panel, lane, scales);
+    }
 }
 
 /// Puts back what [`take_row`] took.
 ///
 /// # Safety
-/// Nobody else touches this row's bytes.
+/// Nobody else touches the row's panel.
 pub(crate) unsafe fn put_row(weight: &Weight, memory: Place<u8>, row: usize, codes: &[u8], scales: &[u8]) {
-    visit_row(weight, row, |at, part, within| {
-        // SAFETY: bytes of this row; by the caller's promise.
-        unsafe {
-            match part {
-                Part::Codes(count) => {
-                    memory.slice_mut(at, count).copy_from_slice(&codes[within..][..count]);
-                }
-                Part::Scale => memory.slice_mut(at, 1)[0] = scales[within],
-            }
-        }
-    });
+    let (panel, lane) = (panel_of(weight, row), row % PANEL);
+    // SAFETY: by the caller's promise.
+    let panel = unsafe { memory.slice_mut(panel.start, panel.len()) };
+    let (of_codes, of_scales) = strips::weight(weight.format);
+    of_codes.put(panel, lane, codes);
+    if let Some(strip) = of_scales {
+        strip.put(panel, lane, scales);
+    }
+}
+
+/// Where the panel of a row lies.
+fn panel_of(weight: &Weight, row: usize) -> std::ops::Range<usize> {
+    let bytes = weight.columns.div_ceil(UNIT) * weight.format.unit_bytes();
+    let start = HEADER + row / PANEL * bytes;
+    start..start + bytes
 }
 
 /// Puts a row of f32 values.
@@ -111,38 +116,6 @@ pub(crate) unsafe fn put_values(weight: &Weight, memory: Place<u8>, row: usize, 
         let at = start + k / UNIT * unit_bytes + (k % UNIT * PANEL + lane) * 4;
         // SAFETY: by the caller's promise.
         unsafe { memory.slice_mut(at, 4) }.copy_from_slice(&x.to_le_bytes());
-    }
-}
-
-enum Part {
-    /// So many bytes of codes.
-    Codes(usize),
-    Scale,
-}
-
-/// Calls `each(offset in the weight, what, offset in the row)` for every part of a row.
-#[inline(always)]
-fn visit_row(weight: &Weight, row: usize, mut each: impl FnMut(usize, Part, usize)) {
-    let (units, unit_bytes) = (weight.columns.div_ceil(UNIT), weight.format.unit_bytes());
-    let (start, lane) = (HEADER + row / PANEL * units * unit_bytes, row % PANEL);
-    for block in 0..weight.columns.div_ceil(BLOCK) {
-        let (unit, within) = (start + block / 4 * unit_bytes, block % 4);
-        each(unit + within * PANEL + lane, Part::Scale, block);
-        match weight.format {
-            WeightFormat::Nvfp4 => {
-                for half in 0..2 {
-                    let dword = (2 * within + half) * PANEL + lane;
-                    each(unit + UNIT + dword * 4, Part::Codes(4), block * 8 + half * 4);
-                }
-            }
-            WeightFormat::Int8 => {
-                for k in 0..BLOCK {
-                    let at = unit + UNIT + (within * BLOCK + k) * PANEL + lane;
-                    each(at, Part::Codes(1), block * BLOCK + k);
-                }
-            }
-            WeightFormat::F32 | WeightFormat::Bf16 => {}
-        }
     }
 }
 

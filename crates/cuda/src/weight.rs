@@ -18,8 +18,7 @@ use crate::Cuda;
 use crate::arena::bytes_of;
 use crate::ring::PIECE;
 
-/// Bytes before the first panel.
-pub(crate) const HEADER: usize = 64;
+pub(crate) use halfbyte_ops::panels::HEADER;
 
 /// Bytes of the parts of a panel.
 #[derive(Clone, Copy)]

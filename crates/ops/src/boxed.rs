@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::best::Best;
+use crate::panels::Panels;
 use crate::{
     Attention, Backend, Buffer, Cache, Fresh, Heads, HeadsGradient, Keep, Luck, Matrix, Next, Norm,
     OutputGradient, Product, Result, Rows, Sight, Tallies, Vector, Weight, WeightRows, accumulate, learn,
@@ -32,6 +33,14 @@ impl Backend for Box<dyn Backend> {
 
     fn write_bytes(&mut self, to: Buffer, bytes: &[u8]) -> Result<()> {
         (**self).write_bytes(to, bytes)
+    }
+
+    fn read_panels(&mut self, from: &Panels<'_>, bytes: &mut [u8]) -> Result<()> {
+        (**self).read_panels(from, bytes)
+    }
+
+    fn write_panels(&mut self, to: &Panels<'_>, bytes: &[u8]) -> Result<()> {
+        (**self).write_panels(to, bytes)
     }
 
     fn write_weight(&mut self, to: &Weight, first_row: usize, rows: WeightRows<'_>) -> Result<()> {

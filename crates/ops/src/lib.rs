@@ -23,6 +23,7 @@ pub mod learn;
 pub mod linear;
 pub mod loss;
 pub mod math;
+pub mod panels;
 pub mod residual;
 pub mod rms_norm;
 pub mod rope;
@@ -32,6 +33,8 @@ pub mod testing;
 pub mod update;
 
 use std::time::Duration;
+
+use panels::Panels;
 
 pub use again::Next;
 pub use error::{Error, Result};
@@ -135,6 +138,14 @@ pub trait Backend {
     fn read_bytes(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<()>;
     /// Restores what [`Backend::read_bytes`] gave on the same kind of device.
     fn write_bytes(&mut self, to: Buffer, bytes: &[u8]) -> Result<()>;
+    /// Copies rows of a weight, or of what it learns with, as every device takes them.
+    fn read_panels(&mut self, from: &Panels<'_>, bytes: &mut [u8]) -> Result<()> {
+        self.read_bytes(from.place(bytes.len())?, bytes)
+    }
+    /// Takes back what [`Backend::read_panels`] gave, on any device.
+    fn write_panels(&mut self, to: &Panels<'_>, bytes: &[u8]) -> Result<()> {
+        self.write_bytes(to.place(bytes.len())?, bytes)
+    }
     /// Lays rows of a weight out as the device wants them. `first_row` is a multiple of 16.
     fn write_weight(&mut self, to: &Weight, first_row: usize, rows: WeightRows<'_>) -> Result<()>;
 

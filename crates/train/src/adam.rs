@@ -8,6 +8,7 @@ use halfbyte_checkpoint::TensorName;
 use halfbyte_formats::state::{Average, SQUARES_PER_ONE, adamw};
 use halfbyte_model::training::{Learner, Learnt, Training as Model, learn_in_parts};
 use halfbyte_ops::learn::Factors;
+use halfbyte_ops::panels::{HEADER, Panels, Plane};
 use halfbyte_ops::update::{Kept, Recipe, Step};
 use halfbyte_ops::{Backend, Buffer, Luck, Rows, Tally};
 use halfbyte_plan::{Name, Plan};
@@ -155,43 +156,78 @@ impl Adam {
         (self.tally.squares as f64 / f64::from(SQUARES_PER_ONE) / self.codes.max(1) as f64).sqrt()
     }
 
-    /// Everything that a checkpoint holds, in order.
-    fn buffers(&self) -> impl Iterator<Item = Buffer> {
-        self.names.iter().filter_map(|name| self.entries.get(name)).flat_map(|entry| {
-            let own = match entry.learnt {
-                Learnt::Matrix(weight) => weight.buffer,
-                Learnt::Vector(vector) => vector.buffer,
+    /// Calls for everything that a checkpoint holds, in order, with the bytes of each part: the same on every device.
+    fn each_part(&self, mut work: impl FnMut(Part<'_>, usize) -> io::Result<()>) -> io::Result<()> {
+        for Entry { learnt, kept, .. } in self.names.iter().filter_map(|name| self.entries.get(name)) {
+            let plain = match learnt {
+                Learnt::Vector(vector) => vec![vector.buffer, kept.moment, kept.second],
+                Learnt::Matrix(of) => {
+                    work(Part::Bytes(Buffer { bytes: HEADER, ..of.buffer }), HEADER)?;
+                    let planes = [
+                        (Plane::Weight, of.buffer),
+                        (Plane::Remainder, kept.remainder),
+                        (Plane::Moment, kept.moment),
+                    ];
+                    for (plane, _) in planes.into_iter().filter(|(_, buffer)| buffer.bytes > 0) {
+                        let all = Panels { of, kept, recipe: &self.recipe, plane, rows: 0..of.rows };
+                        for (panels, bytes) in all.parts(PIECE) {
+                            work(Part::Panels(panels), bytes)?;
+                        }
+                    }
+                    vec![kept.second]
+                }
             };
-            [own, entry.kept.remainder, entry.kept.moment, entry.kept.second]
-        })
+            for part in plain.into_iter().flat_map(pieces) {
+                work(Part::Bytes(part), part.bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of a checkpoint.
     pub fn state_bytes(&self) -> u64 {
-        self.buffers().map(|buffer| buffer.bytes as u64).sum()
+        let mut all = 0;
+        let counted = self.each_part(|_, bytes| {
+            all += bytes as u64;
+            Ok(())
+        });
+        counted.map_or(0, |()| all)
     }
 
     /// Writes weights and state.
     pub fn save<B: Backend>(&self, backend: &mut B, to: &mut dyn Write) -> io::Result<()> {
-        let mut piece = vec![0; PIECE];
-        for part in self.buffers().flat_map(pieces) {
-            let bytes = &mut piece[..part.bytes];
-            backend.read_bytes(part, bytes).map_err(io::Error::other)?;
-            to.write_all(bytes)?;
-        }
-        Ok(())
+        let mut piece = Vec::new();
+        self.each_part(|part, bytes| {
+            piece.resize(bytes, 0);
+            match part {
+                Part::Bytes(buffer) => backend.read_bytes(buffer, &mut piece),
+                Part::Panels(panels) => backend.read_panels(&panels, &mut piece),
+            }
+            .map_err(io::Error::other)?;
+            to.write_all(&piece)
+        })
     }
 
-    /// Takes weights and state back.
+    /// Takes weights and state back, on whatever device they were written.
     pub fn restore<B: Backend>(&self, backend: &mut B, from: &mut dyn Read) -> io::Result<()> {
-        let mut piece = vec![0; PIECE];
-        for part in self.buffers().flat_map(pieces) {
-            let bytes = &mut piece[..part.bytes];
-            from.read_exact(bytes)?;
-            backend.write_bytes(part, bytes).map_err(io::Error::other)?;
-        }
-        Ok(())
+        let mut piece = Vec::new();
+        self.each_part(|part, bytes| {
+            piece.resize(bytes, 0);
+            from.read_exact(&mut piece)?;
+            match part {
+                Part::Bytes(buffer) => backend.write_bytes(buffer, &piece),
+                Part::Panels(panels) => backend.write_panels(&panels, &piece),
+            }
+            .map_err(io::Error::other)
+        })
     }
+}
+
+/// What goes to a file at a time.
+enum Part<'a> {
+    /// Numbers that all devices keep alike.
+    Bytes(Buffer),
+    Panels(Panels<'a>),
 }
 
 fn pieces(buffer: Buffer) -> impl Iterator<Item = Buffer> {

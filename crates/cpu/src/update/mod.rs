@@ -15,7 +15,7 @@ use halfbyte_ops::{Result, Rows, Vector, Weight, WeightFormat};
 
 use crate::arena::Place;
 use crate::isa::for_isa;
-use crate::{Cpu, Isa, panel};
+use crate::{Cpu, Isa, panel, strips};
 
 const OP: &str = "update";
 
@@ -282,7 +282,7 @@ impl<'a> Task<'a> {
     /// Whether the rows of a panel learn together.
     #[cfg(target_arch = "x86_64")]
     fn together(&self, rows: &Range<usize>) -> bool {
-        self.isa >= Isa::Avx512 && self.whole(rows) && avx512::fits(self.of, &self.step.recipe)
+        self.isa >= Isa::Avx512 && self.whole(rows) && strips::fits(self.of, &self.step.recipe)
     }
 
     /// A row of a panel's gradient in whole blocks: as it lies, or turned back and padded with zeros in the thread's scratch.
@@ -360,23 +360,63 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// One row, whose gradient is whole blocks.
+    /// One row, whose gradient is whole blocks: its remainders and moments out of their panel and back, if they lie in one.
     ///
     /// # Safety
     /// As `learn`.
     unsafe fn row(&self, index: usize, g: &[f32], scratch: Place<u8>) -> Tally {
+        let (of, recipe) = (self.of, &self.step.recipe);
+        let (number, lane) = (self.first + index, (self.first + index) % PANEL);
+        let remainder = recipe.remainder_bytes(of.format, 1, of.columns);
+        let moment = recipe.moment_bytes(1, of.columns);
+        // SAFETY: a row, or its panel, which only this thread touches.
+        let of_rows = |place: Place<u8>, bytes: usize, first: usize, count: usize| unsafe {
+            place.slice_mut(first * bytes, count * bytes)
+        };
+        if !strips::laid(of, recipe, number - lane) {
+            let remainders = of_rows(self.remainder, remainder, number, 1);
+            let moments = of_rows(self.moment, moment, number, 1);
+            // SAFETY: by the caller's promise.
+            return unsafe { self.row_in_one_piece(index, (remainders, moments), g, scratch) };
+        }
+        // SAFETY: behind what a row needs, as `scratch` counts.
+        let [remainders, moments] = [(9, remainder), (10, moment)]
+            .map(|(at, bytes)| unsafe { scratch.slice_mut(at * self.width, bytes) });
+        let (rests, [codes, scales]) = (strips::remainder(of, recipe), strips::moment());
+        let rest_panel = of_rows(self.remainder, remainder, number - lane, PANEL);
+        let moment_panel = of_rows(self.moment, moment, number - lane, PANEL);
+        rests.take(rest_panel, lane, remainders);
+        let (code_bytes, scale_bytes) = moments.split_at_mut(self.width / 2);
+        codes.take(moment_panel, lane, code_bytes);
+        scales.take(moment_panel, lane, scale_bytes);
+        // SAFETY: by the caller's promise.
+        let tally = unsafe { self.row_in_one_piece(index, (remainders, moments), g, scratch) };
+        rests.put(rest_panel, lane, remainders);
+        let (code_bytes, scale_bytes) = moments.split_at(self.width / 2);
+        codes.put(moment_panel, lane, code_bytes);
+        scales.put(moment_panel, lane, scale_bytes);
+        tally
+    }
+
+    /// The same with its remainders and moments as they are in a row.
+    ///
+    /// # Safety
+    /// As `learn`.
+    unsafe fn row_in_one_piece(
+        &self,
+        index: usize,
+        (remainders, moments): (&mut [u8], &mut [u8]),
+        g: &[f32],
+        scratch: Place<u8>,
+    ) -> Tally {
         let (isa, of, width, columns) = (self.isa, self.of, self.width, self.of.columns);
         let (number, blocks, recipe) = (self.first + index, width / BLOCK, &self.step.recipe);
-        let remainder = recipe.remainder_bytes(of.format, 1, columns);
-        let moment = recipe.moment_bytes(1, columns);
         // SAFETY: parts of this row, and of this thread's scratch.
         unsafe {
             let memory = self.memory.slice(0, of.buffer.bytes);
             let rest = Place(scratch.pointer().add(width * 4));
             let codes = rest.slice_mut(0, width * 4);
             let scales = Place(rest.pointer().add(width * 4)).slice_mut(0, blocks);
-            let remainders = self.remainder.slice_mut(number * remainder, remainder);
-            let moments = self.moment.slice_mut(number * moment, moment);
             let second = match recipe.full_second {
                 true => RowSecond::Full(self.second.slice(number * width, width)),
                 false => RowSecond::Factored(

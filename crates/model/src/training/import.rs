@@ -5,8 +5,9 @@
 use halfbyte_checkpoint::{Checkpoint, LayerTensor, Tensor, TensorName};
 use halfbyte_formats::state::{int8, weight};
 use halfbyte_formats::{int8_block, nvfp4};
+use halfbyte_ops::panels::{Panels, Plane};
 use halfbyte_ops::tensor::PANEL;
-use halfbyte_ops::update::{Recipe, padded};
+use halfbyte_ops::update::{Kept, Recipe, padded};
 use halfbyte_ops::{Backend, Buffer, Weight, WeightFormat, WeightRows};
 use halfbyte_plan::{LOADING_VALUES, Name, Plan};
 
@@ -142,6 +143,8 @@ fn write<B: Backend>(
             backend.write_weight(weight, first, WeightRows::Values(values))?;
         }
     }
-    let at = Buffer { offset: remainder.offset + first * bytes, bytes: remainders.len() };
-    Ok(backend.write_bytes(at, &remainders)?)
+    let kept = Kept { remainder, moment: Buffer::default(), second: Buffer::default() };
+    let panels =
+        Panels { of: weight, kept: &kept, recipe, plane: Plane::Remainder, rows: first..first + rows };
+    Ok(backend.write_panels(&panels, &remainders)?)
 }

@@ -7,6 +7,8 @@ use halfbyte_formats::{int8_block, nvfp4};
 
 use super::*;
 use crate::WeightRows;
+use crate::panels::{HEADER, Panels, Plane};
+use crate::tensor::{PANEL, UNIT};
 use crate::testing::{Bench, assert_same_bits, numbers, rounded_rows};
 
 /// A weight on the host.
@@ -96,7 +98,8 @@ fn check_case<B: Backend>(
         moment: bench.buffer(host.moment.len()),
         second: bench.buffer(recipe.second_bytes(rows, columns)),
     };
-    bench.backend.write_bytes(kept.remainder, &host.remainder).unwrap();
+    let panels = |plane| Panels { of: &of, kept: &kept, recipe: &recipe, plane, rows: 0..rows };
+    bench.backend.write_panels(&panels(Plane::Remainder), &host.remainder).unwrap();
     let what = format!("{} {rows}x{columns}, narrow gradient: {narrow}, {recipe:?}", format.name());
     for number in 1..=STEPS.len() as u64 {
         let g = gradient(number, (rows, columns));
@@ -166,12 +169,49 @@ fn compare<B: Backend>(
     };
     let second = Rows::new(kept.second, 1, averages.len());
     assert_same_bits(&one_nan(bench.read(second)), &one_nan(averages), &format!("{what}: second moments"));
-    let wanted = [("remainders", &host.remainder), ("moments", &host.moment)];
-    for (buffer, (name, want)) in [kept.remainder, kept.moment].into_iter().zip(wanted) {
-        let mut got = vec![0; buffer.bytes];
-        bench.backend.read_bytes(buffer, &mut got).unwrap();
-        assert!(got == *want, "{what}: {name} differ");
+    for (plane, want) in [(Plane::Remainder, &host.remainder), (Plane::Moment, &host.moment)] {
+        let mut got = vec![0; want.len()];
+        let panels = Panels { of, kept, recipe: &recipe, plane, rows: 0..rows };
+        bench.backend.read_panels(&panels, &mut got).unwrap();
+        assert!(got == *want, "{what}: {plane:?} differs");
     }
+    let mut panels = vec![0; format.bytes(rows, columns) - HEADER - 64];
+    let all = Panels { of, kept, recipe: &recipe, plane: Plane::Weight, rows: 0..rows };
+    bench.backend.read_panels(&all, &mut panels).unwrap();
+    assert!(panels == in_one_piece(host, format, (rows, columns)), "{what}: panels of weights differ");
+}
+
+/// Panels of weights as files have them.
+fn in_one_piece(host: &Host, format: WeightFormat, (rows, columns): (usize, usize)) -> Vec<u8> {
+    let (width, wide, blocks) = (padded(columns), columns.next_multiple_of(UNIT), padded(columns) / BLOCK);
+    let mut out = Vec::new();
+    for first in (0..rows).step_by(PANEL) {
+        let lanes = first..first + PANEL;
+        let mut put = |bytes: &dyn Fn(usize) -> Vec<u8>, length: usize| {
+            for row in lanes.clone() {
+                let mut row = if row < rows { bytes(row) } else { Vec::new() };
+                row.resize(length, 0);
+                out.append(&mut row);
+            }
+        };
+        let scales = |row: usize| host.scales[row * blocks..][..blocks].to_vec();
+        match format {
+            WeightFormat::Nvfp4 => {
+                put(&|row| host.codes[row * width / 2..][..width / 2].to_vec(), wide / 2);
+                put(&scales, wide / BLOCK);
+            }
+            WeightFormat::Int8 => {
+                let codes = |row: usize| host.signed[row * width..][..width].iter().map(|code| *code as u8);
+                put(&|row| codes(row).collect(), wide);
+                put(&scales, wide / BLOCK);
+            }
+            _ => put(
+                &|row| host.values[row * width..][..columns].iter().flat_map(|x| x.to_le_bytes()).collect(),
+                4 * wide,
+            ),
+        }
+    }
+    out
 }
 
 fn import(recipe: Recipe, format: WeightFormat, (rows, columns): (usize, usize)) -> Host {

@@ -8,6 +8,9 @@ use halfbyte_formats::state::draw::{BLOCK_ROUNDS, ROUNDS};
 pub(super) struct Luck {
     states: [Words; 2],
     keys: [[__m512i; 2]; BLOCK_ROUNDS],
+    /// The upper halves of what [`own`] gives. The compiler does not know it, or it would put bytes into zeros first and
+    /// these bits in by another instruction.
+    pub(super) base: __m512i,
 }
 
 /// Words of a block of sixteen columns: word i belongs to columns 4 i to 4 i + 3.
@@ -39,7 +42,8 @@ impl Luck {
                 *state = round(*state, keys);
             }
         }
-        Luck { states, keys: *keys.first_chunk().expect("fewer rounds") }
+        let base = std::hint::black_box(_mm512_set1_epi32(0x4340_0000));
+        Luck { states, keys: *keys.first_chunk().expect("fewer rounds"), base }
     }
 
     /// What the words of sixteen columns begin as, of the even rows or of the odd ones.
@@ -79,18 +83,18 @@ pub(super) fn join([even, odd]: &[Words; 2]) -> Words {
     four!(|I| _mm512_mask_shuffle_epi32::<0b10_10_00_00>(even[I], 0xAAAA, odd[I]))
 }
 
-/// What is added to the moves of the weights of the `I`-th of four columns: `units::luck`.
+/// What is added to the moves of the weights of the `I`-th of four columns: `units::luck`, two bytes of a word in the lower
+/// halves of [`Luck::base`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn own<const I: usize>(word: __m512i) -> __m512 {
+pub(super) fn own<const I: usize>(word: __m512i, base: __m512i) -> __m512 {
     let bytes = |first: i32, second: i32| {
         let of = |at: i32| at | first | second << 8;
         _mm512_broadcast_i32x4(_mm_setr_epi32(of(0), of(0x0404), of(0x0808), of(0x0C0C)))
     };
-    let from =
-        |bytes| _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x4340_0000), 0x3333_3333_3333_3333, word, bytes);
+    let from = |bytes| _mm512_mask_shuffle_epi8(base, 0x3333_3333_3333_3333, word, bytes);
     _mm512_castsi512_ps(match I {
-        0 => _mm512_mask_mov_epi16(_mm512_set1_epi32(0x4340_0000), 0x5555_5555, word),
+        0 => _mm512_mask_mov_epi16(base, 0x5555_5555, word),
         1 => from(bytes(1, 2)),
         2 => from(bytes(2, 3)),
         _ => from(bytes(3, 0)),

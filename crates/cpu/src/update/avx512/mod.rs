@@ -1,12 +1,12 @@
 //! Sixteen rows of a panel learn together, a row in each lane, by hand for the default states: the bits
 //! of `halfbyte_ops::update::row`.
 //!
-//! A panel holds its codes and scales in lanes already, gradients come turned, remainders and moments are turned here. What
+//! A panel holds all it has in lanes already, and gradients come turned. What
 //! belongs to a block (its largest, its scale, whether it stays) is then one register for sixteen blocks.
 //! Lanes whose block changes its scale, or is not finite, take the reference's own way, one by one.
 //!
 //! ```text
-//! unit of 64 columns: turn m, r -> block of 16 columns: ratios | words -> moment -> nvfp4 | int8 -> turn back
+//! block of 16 columns: ratios | words -> moment -> nvfp4 | int8
 //! ```
 
 /// Writes a block once for each of sixteen columns, with its number as a constant.
@@ -59,9 +59,9 @@ use halfbyte_formats::state::second::TILE;
 use halfbyte_formats::state::{
     Average, BLOCK, Tally, adamw, int8::Remainder as TableRemainder, second, weight::Remainder,
 };
+use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::UNIT;
-use halfbyte_ops::update::{Moving, Recipe};
-use halfbyte_ops::{Weight, WeightFormat};
+use halfbyte_ops::update::Moving;
 
 use luck::{Luck, Words, own};
 use moment::Inverses;
@@ -76,9 +76,9 @@ pub(super) struct Panel {
     pub(super) gradient: *const f32,
     /// Where those of the panel behind this one are, as many.
     pub(super) next_gradient: *const f32,
-    /// Remainders of the first row; rows lie close.
+    /// Its remainders, as `strips` says.
     pub(super) remainders: *mut u8,
-    /// Moments of the first row; rows lie close.
+    /// Its moments likewise.
     pub(super) moments: *mut u8,
     /// Averages of the first row, a tile each; rows lie close. They follow.
     pub(super) averages: *mut f32,
@@ -88,17 +88,6 @@ pub(super) struct Panel {
     pub(super) first: u64,
     /// Columns, whole units.
     pub(super) width: usize,
-}
-
-/// Whether a panel of such a weight has its way here.
-pub(super) fn fits(of: &Weight, recipe: &Recipe) -> bool {
-    let remainder = match of.format {
-        WeightFormat::Nvfp4 => true,
-        WeightFormat::Int8 => recipe.table != TableRemainder::Byte,
-        WeightFormat::F32 | WeightFormat::Bf16 => false,
-    };
-    let kept = recipe.master.is_none() && !recipe.full_second;
-    remainder && kept && recipe.moment == Moment::Four && of.columns.is_multiple_of(UNIT)
 }
 
 /// Turns sixteen rows that lie close: columns of sixteen are then what lies close.
@@ -143,7 +132,7 @@ pub(super) unsafe fn add_squares(gradient: *const f32, sums: &mut [f32]) {
 /// The rows learn.
 ///
 /// # Safety
-/// AVX-512 is there, `fits` said yes, and nobody else touches what the panel points to.
+/// AVX-512 is there, `strips::laid` said yes, and nobody else touches what the panel points to.
 pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<'_>) -> Tally {
     let (recipe, step) = (moving.step.recipe, &moving.step.adamw);
     let plain = step.decay == 0.0;
@@ -172,6 +161,8 @@ struct Moves<'a> {
     step: &'a adamw::Step,
     /// How far, in the rows' units.
     times: __m512,
+    /// See [`Luck`].
+    base: __m512i,
 }
 
 /// What [`Moves::whole`] adds to whole units.
@@ -188,7 +179,7 @@ impl Moves<'_> {
         ratio: __m512,
         k: impl FnOnce() -> __m512i,
     ) -> __m512i {
-        let luck = own::<I>(word);
+        let luck = own::<I>(word, self.base);
         let sum = if PLAIN {
             _mm512_fmadd_ps(ratio, self.times, luck)
         } else {
@@ -211,8 +202,10 @@ struct Sums {
     moves: __m512i,
     /// The same of all units before, in lanes of 64 bits.
     all_moves: __m512i,
-    /// Codes that have changed, in lanes of 64 bits.
+    /// NVFP4 codes of the unit that have changed, counted in nibbles: two a block.
     changed: __m512i,
+    /// The same of all units before, in lanes of 64 bits.
+    all_changed: __m512i,
 }
 
 impl Sums {
@@ -220,7 +213,13 @@ impl Sums {
     #[target_feature(enable = "avx512f")]
     fn new() -> Sums {
         let zero = _mm512_setzero_si512();
-        Sums { gradient: [_mm512_setzero_ps(); BLOCKS], moves: zero, all_moves: zero, changed: zero }
+        Sums {
+            gradient: [_mm512_setzero_ps(); BLOCKS],
+            moves: zero,
+            all_moves: zero,
+            changed: zero,
+            all_changed: zero,
+        }
     }
 
     /// With one more block.
@@ -236,14 +235,19 @@ impl Sums {
         self.moves = _mm512_add_epi32(self.moves, _mm512_cvttps_epi32(held));
     }
 
-    /// A unit has ended, before dwords are full.
+    /// A unit has ended, before dwords or nibbles are full.
     #[inline]
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,avx512bw")]
     fn end_unit(&mut self) {
         let low = _mm512_and_si512(self.moves, _mm512_set1_epi64(0xFFFF_FFFF));
         let both = _mm512_add_epi64(low, _mm512_srli_epi64::<32>(self.moves));
         self.all_moves = _mm512_add_epi64(self.all_moves, both);
-        self.moves = _mm512_setzero_si512();
+        let nibble = _mm512_set1_epi8(15);
+        let high = _mm512_and_si512(_mm512_srli_epi16::<4>(self.changed), nibble);
+        let bytes = _mm512_add_epi8(_mm512_and_si512(self.changed, nibble), high);
+        let zero = _mm512_setzero_si512();
+        self.all_changed = _mm512_add_epi64(self.all_changed, _mm512_sad_epu8(bytes, zero));
+        (self.moves, self.changed) = (zero, zero);
     }
 
     /// `second::follow_one` of the rows' averages: a tile has ended.
@@ -280,13 +284,13 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
     let places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(second::tiles(width) as i32));
     let mut averages = _mm512_setzero_ps();
     let (mut row_inverses, limit) = (averages, moving.step.limit());
-    let (remainder_stride, moment_stride) = (width * BITS as usize / 8, width / 2 + width / BLOCK);
     let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
-    let (zero, low_byte) = (_mm512_setzero_si512(), _mm512_set1_epi32(255));
-    let (mut tally, mut sums) = (Tally::default(), Sums::new());
-    let (mut codes, mut rests, mut drawn) = ([[zero; 2]; 4], [zero; 16], [[zero; 4]; 2]);
+    // Of a block of sixteen rows.
+    let (rest_bytes, moment_bytes) = (32 * BITS as usize, 16 * Moment::Four.block_bytes());
+    let (zero, units) = (_mm512_setzero_si512(), width / UNIT);
+    let (mut tally, mut sums, mut drawn) = (Tally::default(), Sums::new(), [[zero; 4]; 2]);
     let [mut m, mut ratio] = [[[_mm512_setzero_ps(); 8]; 2]; 2];
-    for unit in 0..width / UNIT {
+    for unit in 0..units {
         let (tile, ends) = (unit * UNIT / TILE, (unit + 1) * UNIT);
         if (unit * UNIT).is_multiple_of(TILE) {
             // SAFETY: the tile's averages of sixteen rows.
@@ -295,52 +299,36 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
             row_inverses =
                 _mm512_div_ps(_mm512_set1_ps(1.0), _mm512_add_ps(corrected, _mm512_set1_ps(step.eps)));
         }
-        // SAFETY: a unit of the panel, and the parts of its rows that belong to it.
+        // SAFETY: a unit of the panel, of which everything lies at multiples of 64 bytes.
         unsafe {
             let weights = panel.weights.add(unit * unit_bytes);
-            let moments = panel.moments.add(unit * UNIT / 2);
-            let scale_plane = panel.moments.add(width / 2 + unit * UNIT / BLOCK);
-            let remainders = panel.remainders.add(unit * UNIT * BITS as usize / 8);
-            turn::load_eight(moments, moment_stride, codes.as_flattened_mut());
-            let mut scale_bytes = turn::load_one(scale_plane, moment_stride);
-            match BITS {
-                8 => turn::load_sixteen(remainders, remainder_stride, &mut rests),
-                4 => turn::load_eight(remainders, remainder_stride, &mut rests[..8]),
-                _ => {}
-            }
-            for (block, moment) in codes.iter_mut().enumerate() {
-                let column = unit * UNIT + block * BLOCK;
+            let moments = panel.moments.add(unit * 4 * moment_bytes);
+            for block in 0..4 {
+                let (number, column) = (4 * unit + block, unit * UNIT + block * BLOCK);
                 // The panel that lies behind this one learns next.
-                let (number, weights_end) =
-                    (column / BLOCK, panel.weights.wrapping_add(width / UNIT * unit_bytes));
-                prefetch(weights_end, unit_bytes / 4, number);
-                prefetch(panel.remainders.wrapping_add(16 * remainder_stride), 32 * BITS as usize, number);
-                prefetch(
-                    panel.moments.wrapping_add(16 * moment_stride),
-                    16 * Moment::Four.block_bytes(),
-                    number,
-                );
+                prefetch(panel.weights.wrapping_add(units * unit_bytes), unit_bytes / 4, number);
+                prefetch(panel.remainders.wrapping_add(4 * units * rest_bytes), rest_bytes, number);
+                prefetch(panel.moments.wrapping_add(4 * units * moment_bytes), moment_bytes, number);
                 prefetch(panel.next_gradient.cast(), 1024, number);
-                let profile = &*panel.profile.add(column).cast::<Columns<f32>>();
                 let times = match TABLE {
                     true => int8::times::<BITS>(weights, block, step),
                     false => nvfp4::times::<BITS>(weights, block, panel.global, step),
                 };
-                let (scale, inverses) = (
-                    _mm512_and_si512(scale_bytes, low_byte),
-                    Inverses { rows: row_inverses, profile, limit },
-                );
+                let moment = &mut *moments.add(block * 128).cast::<[__m512i; 2]>();
+                let scale_at = moments.add(512 + block * 16).cast::<__m128i>();
+                let scale = _mm512_cvtepu8_epi32(_mm_loadu_si128(scale_at));
+                let profile = &*panel.profile.add(column).cast::<Columns<f32>>();
+                let inverses = Inverses { rows: row_inverses, profile, limit };
                 let (moved, words) = ((&mut m, &mut ratio), (&luck, column, &mut drawn));
                 let g = &*panel.gradient.add(column * 16).cast::<Columns<[f32; 16]>>();
                 let numbers = moment::follow((moment, scale), g, &inverses, step, moved, words);
                 let drawn = luck::join(&drawn);
                 let scale = moment::keep(moment, (&m, &mut ratio), &numbers, &drawn);
+                _mm_storeu_si128(scale_at, _mm512_cvtepi32_epi8(scale));
                 sums.add(number, numbers.squares, &ratio[0], step);
-                // The bytes of four blocks: each new one goes to the upper end, in the end all lie as they did.
-                scale_bytes =
-                    _mm512_or_si512(_mm512_srli_epi32::<8>(scale_bytes), _mm512_slli_epi32::<24>(scale));
-                let rests = &mut rests[block * BITS as usize / 2..][..BITS as usize / 2];
-                let moves = Moves { ratio: &ratio, luck: &drawn, step, times };
+                let rests = panel.remainders.add(number * rest_bytes).cast::<__m512i>();
+                let rests = std::slice::from_raw_parts_mut(rests, BITS as usize / 2);
+                let moves = Moves { ratio: &ratio, luck: &drawn, step, times, base: luck.base };
                 tally.add(match TABLE {
                     true => int8::block::<BITS, PLAIN>(weights, block, rests, &moves),
                     false => {
@@ -348,13 +336,6 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
                         nvfp4::block::<BITS, PLAIN>(weights, block, rests, panel.global, &moves, changed)
                     }
                 });
-            }
-            turn::store_eight(moments, moment_stride, codes.as_flattened());
-            turn::store_one(scale_plane, moment_stride, scale_bytes);
-            match BITS {
-                8 => turn::store_sixteen(remainders, remainder_stride, &rests),
-                4 => turn::store_eight(remainders, remainder_stride, &rests[..8]),
-                _ => {}
             }
         }
         sums.end_unit();
@@ -364,7 +345,7 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
             unsafe { _mm512_i32scatter_ps::<4>(panel.averages.add(tile), places, new) };
         }
     }
-    tally.changed += _mm512_reduce_add_epi64(sums.changed) as u64;
+    tally.changed += _mm512_reduce_add_epi64(sums.all_changed) as u64;
     tally.squares += _mm512_reduce_add_epi64(sums.all_moves) as u64;
     tally
 }

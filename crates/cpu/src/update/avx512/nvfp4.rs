@@ -99,7 +99,9 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     for (new, old) in new_rests.iter_mut().zip(&*rests) {
         *new = select(fresh, *new, *old);
     }
-    *changed = _mm512_add_epi64(*changed, differing(&old, &new));
+    for (new, old) in new.iter().zip(&old) {
+        *changed = _mm512_add_epi32(*changed, differing(*old, *new));
+    }
     let mut tally = Tally::default();
     if kept != 0xFFFF {
         for row in (0..16).filter(|row| kept >> row & 1 == 0) {
@@ -307,20 +309,14 @@ fn pack_bytes(rest: &[__m512i; 4]) -> [__m512i; 2] {
     [both(rest[0], rest[3]), both(rest[1], rest[2])].map(|both| rows(both, [0, 1, 8, 9]))
 }
 
-/// Nibbles that are not what they were, counted in lanes of 64 bits.
+/// Ones in nibbles that are not what they were.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn differing(old: &[__m512i; 2], new: &[__m512i; 2]) -> __m512i {
-    let flags = |i: usize| {
-        let bits = _mm512_xor_si512(old[i], new[i]);
-        let pairs = _mm512_or_si512(bits, _mm512_srli_epi32::<1>(bits));
-        let any = _mm512_or_si512(pairs, _mm512_srli_epi32::<2>(pairs));
-        _mm512_and_si512(any, _mm512_set1_epi32(0x1111_1111))
-    };
-    let (both, nibble) = (_mm512_add_epi32(flags(0), flags(1)), _mm512_set1_epi32(0x0F0F_0F0F));
-    let high = _mm512_and_si512(_mm512_srli_epi32::<4>(both), nibble);
-    let bytes = _mm512_add_epi32(_mm512_and_si512(both, nibble), high);
-    _mm512_sad_epu8(bytes, _mm512_setzero_si512())
+#[target_feature(enable = "avx512f")]
+fn differing(old: __m512i, new: __m512i) -> __m512i {
+    let bits = _mm512_xor_si512(old, new);
+    let pairs = _mm512_or_si512(bits, _mm512_srli_epi32::<1>(bits));
+    // The lowest bit of either.
+    _mm512_ternarylogic_epi32::<0xE0>(_mm512_set1_epi32(0x1111_1111), pairs, _mm512_srli_epi32::<2>(pairs))
 }
 
 /// A row whose block may change its scale, or is not finite.
