@@ -1,4 +1,4 @@
-//! A block of a table of 8-bit codes in sixteen rows: `int8::update_block`, a row in each lane.
+//! A block of a table of 8-bit codes in sixteen rows, whole units as in `pairs`: `int8::update_block`.
 
 use std::arch::x86_64::*;
 
@@ -6,7 +6,8 @@ use halfbyte_formats::state::{Tally, adamw, int8};
 use halfbyte_ops::tensor::UNIT;
 
 use super::luck;
-use super::{MORE, Moves, floats, select, within, words, words_mut};
+use super::pairs::{self, EVEN, Eight, MORE, Span, other_byte, pack_nibbles, quarter, signed_nibbles};
+use super::{Moves, floats, within, words, words_mut};
 
 /// The size of a step for the block's rows, in their units.
 ///
@@ -36,35 +37,26 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
 ) -> Tally {
     let zero = _mm512_setzero_si512();
     let (scales, codes) = (weights.wrapping_add(block * 16), weights.wrapping_add(UNIT + block * 256));
-    // SAFETY: by the caller's promise: sixteen scales.
-    let bytes = unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(scales.cast())) };
-    let (mut farthest, mut bits, mut rest, mut packed) = (zero, zero, zero, [zero; 2]);
-    let mut new = [_mm_setzero_si128(); 16];
-    columns!(|J| {
-        // SAFETY: a line of sixteen codes, by the caller's promise.
-        let code = unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(codes.add(J * 16).cast())) };
-        let mut k = _mm512_slli_epi32::<BITS>(code);
+    // SAFETY: by the caller's promise: sixteen scales, and sixteen lines of codes.
+    let (bytes, old) = unsafe {
+        let four = |i: usize| _mm512_loadu_si512(codes.add(i * 64).cast());
+        (_mm512_cvtepu8_epi32(_mm_loadu_si128(scales.cast())), [[four(0), four(1)], [four(2), four(3)]])
+    };
+    let (mut span, mut packed, mut new) = (Span::new(), [zero; 2], [[zero; 2]; 2]);
+    for half in 0..2 {
+        let rest = if BITS == 4 { signed_nibbles(rests[half]) } else { [zero; 4] };
+        let k = pairs::units(1 << BITS, apart(old[half]), rest);
+        let whole = pairs::whole::<PLAIN>(half, &k, moves);
+        let moved = four!(|P| _mm512_add_epi16(k[P], whole[P]));
+        span.add(&moved, &whole);
         if BITS == 4 {
-            rest = if J.is_multiple_of(8) { rests[J / 8] } else { _mm512_srli_epi32::<4>(rest) };
-            k = _mm512_add_epi32(k, _mm512_srai_epi32::<28>(_mm512_slli_epi32::<28>(rest)));
+            packed[half] = pack_nibbles(&moved);
         }
-        let whole = moves.whole::<{ J % 4 }, PLAIN>(moves.luck[J / 4], moves.ratio[J / 8][J % 8], || k);
-        // Bits that are not those of MORE.
-        bits = _mm512_ternarylogic_epi32::<0xF6>(bits, whole, _mm512_set1_epi32(MORE));
-        let moved = _mm512_add_epi32(k, _mm512_sub_epi32(whole, _mm512_set1_epi32(MORE)));
-        farthest = _mm512_max_epu32(farthest, _mm512_abs_epi32(moved));
-        let code = match BITS {
-            4 => {
-                // Units below the code; what went in first comes round to where it was.
-                packed[J / 8] = _mm512_ror_epi32::<4>(select(_mm512_set1_epi32(15), moved, packed[J / 8]));
-                _mm512_srai_epi32::<4>(_mm512_add_epi32(moved, _mm512_set1_epi32(8)))
-            }
-            _ => moved,
-        };
-        new[J] = _mm512_cvtepi32_epi8(code);
-    });
-    let near = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(!127));
-    let kept = stays::<BITS>(bytes, farthest) & near;
+        new[half] = together::<BITS>(&four!(|P| nearest::<BITS>(moved[P])));
+    }
+    let new = new.as_flattened();
+    let (near, _) = span.moved();
+    let kept = stays::<BITS>(bytes, span.farthest(0)) & near;
 
     let (mut tally, mut new_rests) = (Tally::default(), [zero; 2]);
     for row in (0..16).filter(|row| kept >> row & 1 == 0) {
@@ -72,20 +64,67 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
         tally.add(unsafe { one::<BITS>(row, (codes, scales), rests, moves, &mut new_rests) });
     }
     let four_columns = u64::from(kept) * 0x0001_0001_0001_0001;
-    for (i, new) in new.as_chunks::<4>().0.iter().enumerate() {
-        // SAFETY: four lines of codes, as above, and as many in `new`.
+    for (i, new) in new.iter().enumerate() {
+        // SAFETY: four lines of codes, as above.
         unsafe {
-            let (at, new) = (codes.add(i * 64), _mm512_loadu_si512(new.as_ptr().cast()));
+            let at = codes.add(i * 64);
             let old = _mm512_loadu_si512(at.cast());
-            let differs = _mm512_mask_cmpneq_epi8_mask(four_columns, old, new);
+            let differs = _mm512_mask_cmpneq_epi8_mask(four_columns, old, *new);
             tally.changed += u64::from(differs.count_ones());
-            _mm512_storeu_si512(at.cast(), _mm512_mask_mov_epi8(old, four_columns, new));
+            _mm512_storeu_si512(at.cast(), _mm512_mask_mov_epi8(old, four_columns, *new));
         }
     }
     for (i, rests) in rests.iter_mut().enumerate() {
         *rests = _mm512_mask_mov_epi32(new_rests[i], kept, packed[i]);
     }
     tally
+}
+
+/// Codes of eight columns, from lines of four each, as `pairs::units` takes them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn apart([first, second]: [__m512i; 2]) -> [__m512i; 2] {
+    /// Lines in this order: the first four rows of each, then the next four. A line is four dwords.
+    const fn lines(order: [i32; 4]) -> [i32; 16] {
+        let (mut all, mut i) = ([0; 16], 0);
+        while i < 16 {
+            all[i] = 4 * order[i % 4] + i as i32 / 4;
+            i += 1;
+        }
+        all
+    }
+    const EVEN: [i32; 16] = lines([0, 2, 4, 6]);
+    const ODD: [i32; 16] = lines([5, 7, 1, 3]);
+    // SAFETY: sixteen dwords each.
+    let [even, odd] =
+        unsafe { [_mm512_loadu_si512(EVEN.as_ptr().cast()), _mm512_loadu_si512(ODD.as_ptr().cast())] };
+    [_mm512_permutex2var_epi32(first, even, second), _mm512_permutex2var_epi32(first, odd, second)]
+}
+
+/// The nearest code of so many units and MORE, in the lower byte, and that much more.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn nearest<const BITS: u32>(moved: __m512i) -> __m512i {
+    match BITS {
+        4 => _mm512_srli_epi16::<4>(_mm512_add_epi16(moved, _mm512_set1_epi16(8))),
+        _ => moved,
+    }
+}
+
+/// Lines of codes again, from what [`nearest`] gave.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn together<const BITS: u32>(codes: &Eight) -> [__m512i; 2] {
+    let more = _mm512_set1_epi8((MORE >> BITS) as i8);
+    // Rows of a line side by side, then lines.
+    let rows = quarter([0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]);
+    let lines = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    let four = |even, odd| {
+        let both = _mm512_mask_shuffle_epi8(even, !EVEN, odd, other_byte());
+        let both = _mm512_shuffle_epi8(_mm512_sub_epi8(both, more), rows);
+        _mm512_permutexvar_epi32(lines, both)
+    };
+    [four(codes[0], codes[3]), four(codes[1], codes[2])]
 }
 
 /// Lanes that keep their exponent: a common one, with the farthest between its limits.

@@ -50,6 +50,7 @@ mod int8;
 mod luck;
 mod moment;
 mod nvfp4;
+mod pairs;
 mod turn;
 
 use std::arch::x86_64::*;

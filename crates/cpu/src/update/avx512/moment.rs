@@ -148,9 +148,9 @@ fn code(m: __m512, inverse: __m512, bits: __m512i) -> __m512i {
 fn pack(low: &[__m512i; 4], high: &[__m512i; 4]) -> __m512i {
     let field = |shift: u32| ((1u32 << 31 | 7 << 22) >> shift) as i32;
     let two = |even, odd| select(_mm512_set1_epi32(field(0)), odd, _mm512_srli_epi32::<4>(even));
-    let upper = _mm512_set1_epi32(0xFFFF_0000u32 as i32);
-    // Signs in bits 11 and 15, codes from bits 2 and 6 on.
-    let words = |low, high| select(upper, high, _mm512_srli_epi32::<16>(low));
+    // Upper halves of the one below those of the other: signs in bits 11 and 15, codes from bits 2 and 6 on.
+    let halves = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+    let words = |low, high| _mm512_mask_shuffle_epi8(high, 0x3333_3333_3333_3333, low, halves);
     let signs = |x| select(_mm512_set1_epi16(1 << 5 | 1 << 9), _mm512_srli_epi16::<6>(x), x);
     let first = signs(words(two(low[0], low[1]), two(high[0], high[1])));
     let second = signs(words(two(low[2], low[3]), two(high[2], high[3])));

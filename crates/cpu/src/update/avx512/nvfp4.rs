@@ -1,12 +1,4 @@
-//! A block of NVFP4 weights in sixteen rows: `weight::update_block`, a row in each lane.
-//!
-//! Whole units have room in 16 bits, so two columns share a register. Each quarter of it holds four rows of the one and
-//! then the same rows of the other, as instructions that pack dwords leave them. Of eight columns the even ones share
-//! their low nibbles' bytes and the odd ones the high, hence these four:
-//!
-//! ```text
-//! columns 0 2 | 4 6 | 5 7 | 1 3
-//! ```
+//! A block of NVFP4 weights in sixteen rows, whole units as in `pairs`: `weight::update_block`.
 
 use std::arch::x86_64::*;
 
@@ -14,13 +6,10 @@ use halfbyte_formats::state::{Tally, adamw, weight};
 use halfbyte_ops::tensor::UNIT;
 
 use super::luck;
+use super::pairs::{
+    self, EVEN, Eight, MORE, Span, bytes_of, nibbles, other_byte, pack_nibbles, quarter, rows, signed_nibbles,
+};
 use super::{Moves, floats, select, within, words, words_mut};
-
-/// What [`Moves::whole`] adds.
-const MORE: i16 = super::MORE as i16;
-
-/// The columns that share a register.
-const PAIRS: [[usize; 2]; 4] = [[0, 2], [4, 6], [5, 7], [1, 3]];
 
 /// The size of a step for the block's rows, in their units.
 ///
@@ -66,18 +55,7 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     let [low, high] = split_table::<BITS>();
     for half in 0..2 {
         let k = whole_units::<BITS>(old[half], &rests[half * rests.len() / 2..]);
-        let whole = four!(|P| {
-            const A: usize = PAIRS[P][0];
-            const B: usize = PAIRS[P][1];
-            let (ratio, word) = (&moves.ratio[half], |column: usize| moves.luck[2 * half + column / 4]);
-            // Sign-extended, for the decay.
-            let low = || _mm512_srai_epi32::<16>(_mm512_unpacklo_epi16(k[P], k[P]));
-            let high = || _mm512_srai_epi32::<16>(_mm512_unpackhi_epi16(k[P], k[P]));
-            _mm512_packus_epi32(
-                moves.whole::<{ A % 4 }, PLAIN>(word(A), ratio[A], low),
-                moves.whole::<{ B % 4 }, PLAIN>(word(B), ratio[B], high),
-            )
-        });
+        let whole = pairs::whole::<PLAIN>(half, &k, moves);
         let moved = four!(|P| _mm512_add_epi16(k[P], whole[P]));
         span.add(&moved, &whole);
         let found = four!(|P| _mm512_permutex2var_epi16(low, quarters::<BITS>(moved[P]), high));
@@ -89,7 +67,7 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
         }
     }
     let (near, moved) = span.moved();
-    let kept = span.stays::<BITS>(bytes) & near;
+    let kept = stays::<BITS>(bytes, span.farthest(1)) & near;
     // Codes of a block in which nothing moves need not be the nearest. Bit by bit, since a masked store would hold up whoever
     // reads it back.
     let fresh = _mm512_movm_epi32(kept & moved);
@@ -120,118 +98,38 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     tally
 }
 
-/// E4M3 of 0x08 to 0x7E; of the other bytes [`Span::stays`] says no.
+/// E4M3 of 0x08 to 0x7E; of the other bytes [`stays`] says no.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn decode_scale(byte: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32::<20>(byte), _mm512_set1_epi32(120 << 23)))
 }
 
-/// Between which whole units the weights have come to lie, and by which bits they moved; two of a row's words each.
-struct Span {
-    most: __m512i,
-    least: __m512i,
-    moved: __m512i,
-}
-
-impl Span {
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn new() -> Span {
-        let more = _mm512_set1_epi16(MORE);
-        Span { most: more, least: more, moved: _mm512_setzero_si512() }
-    }
-
-    /// With eight columns; both hold [`MORE`].
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    fn add(&mut self, moved: &[__m512i; 4], whole: &[__m512i; 4]) {
-        let (larger, smaller) = (_mm512_max_epi16, _mm512_min_epi16);
-        let [a, b, c, d] = *moved;
-        self.most = larger(self.most, larger(larger(a, b), larger(c, d)));
-        self.least = smaller(self.least, smaller(smaller(a, b), smaller(c, d)));
-        for whole in whole {
-            // Bits that are not those of MORE.
-            self.moved = _mm512_ternarylogic_epi32::<0xF6>(self.moved, *whole, _mm512_set1_epi16(MORE));
-        }
-    }
-
-    /// Lanes that keep their scale: a common one, and the farthest is near six or four of it.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    fn stays<const BITS: u32>(&self, byte: __m512i) -> u16 {
-        let above = _mm512_sub_epi16(self.most, _mm512_set1_epi16(MORE));
-        let below = _mm512_sub_epi16(_mm512_set1_epi16(MORE - 1), self.least);
-        let both = _mm512_max_epi16(above, below);
-        let larger = _mm512_max_epi16(both, _mm512_shuffle_epi32::<0b01_00_11_10>(both));
-        let farthest = _mm512_unpacklo_epi16(larger, _mm512_setzero_si512());
-        let half = 1 << (BITS - 2);
-        let near = |code: i32| within(farthest, (2 * code - 1) * half, (2 * code + 1) * half - 1);
-        within(byte, 0x08, 0x7E) & (near(6) | near(4))
-    }
-
-    /// Lanes in which all moves are near, and those in which a weight moves.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    fn moved(&self) -> (u16, u16) {
-        let low = _mm512_unpacklo_epi16(self.moved, self.moved);
-        let both = _mm512_or_si512(low, _mm512_unpackhi_epi16(self.moved, self.moved));
-        (_mm512_testn_epi32_mask(both, _mm512_set1_epi32(0xFF80)), _mm512_test_epi32_mask(both, both))
-    }
+/// Lanes that keep their scale: a common one, and the farthest is near six or four of it.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn stays<const BITS: u32>(byte: __m512i, farthest: __m512i) -> u16 {
+    let half = 1 << (BITS - 2);
+    let near = |code: i32| within(farthest, (2 * code - 1) * half, (2 * code + 1) * half - 1);
+    within(byte, 0x08, 0x7E) & (near(6) | near(4))
 }
 
 /// Whole units of eight columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i]) -> [__m512i; 4] {
+fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i]) -> Eight {
     let halves = quarter([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
     let code = nibbles(codes).map(|code| _mm512_shuffle_epi8(halves, code));
-    let [a, b, c, d] = match BITS {
+    let rest = match BITS {
         8 => {
             let first = _mm512_shuffle_epi8(rests[0], bytes_of([0, 2, 1, 3]));
             let second = _mm512_shuffle_epi8(rests[1], bytes_of([1, 3, 0, 2]));
             [first, second, second, first]
         }
-        _ => {
-            let signed = quarter([0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1]);
-            let [even, odd] = nibbles(rests[0]).map(|rest| _mm512_shuffle_epi8(signed, rest));
-            [even, even, odd, odd]
-        }
+        _ => signed_nibbles(rests[0]),
     };
-    // Units of half a one, and one.
-    let weights = _mm512_set1_epi16(1 << 8 | 1 << (BITS - 2));
-    [
-        _mm512_unpacklo_epi8(code[0], a),
-        _mm512_unpackhi_epi8(code[0], b),
-        _mm512_unpacklo_epi8(code[1], c),
-        _mm512_unpackhi_epi8(code[1], d),
-    ]
-    .map(|pair| _mm512_maddubs_epi16(weights, pair))
-}
-
-/// The low nibbles of eight columns, of the even ones in the order 0 2 4 6, of the odd ones in the order 5 7 1 3.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn nibbles(columns: __m512i) -> [__m512i; 2] {
-    let low = _mm512_set1_epi8(15);
-    let even = _mm512_shuffle_epi8(columns, bytes_of([0, 1, 2, 3]));
-    let odd = _mm512_srli_epi16::<4>(_mm512_shuffle_epi8(columns, bytes_of([2, 3, 0, 1])));
-    [_mm512_and_si512(even, low), _mm512_and_si512(odd, low)]
-}
-
-/// For a shuffle that puts bytes of four rows' dwords side by side: of all rows the first of these, then the second.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn bytes_of(order: [i8; 4]) -> __m512i {
-    quarter(std::array::from_fn(|i| order[i / 4] + 4 * (i % 4) as i8))
-}
-
-/// Sixteen bytes in each quarter.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn quarter(bytes: [i8; 16]) -> __m512i {
-    // SAFETY: as many bytes, of any bits.
-    _mm512_broadcast_i32x4(unsafe { std::mem::transmute::<[i8; 16], __m128i>(bytes) })
+    // A code is counted in halves of one.
+    pairs::units(1 << (BITS - 2), code, rest)
 }
 
 /// Whole quarters of one, the grid of the midpoints, for [`split_table`]; the low six bits count.
@@ -275,37 +173,22 @@ fn split_table<const BITS: u32>() -> [__m512i; 2] {
     unsafe { [_mm512_loadu_si512(table.as_ptr().cast()), _mm512_loadu_si512(table[32..].as_ptr().cast())] }
 }
 
-/// Words of a row, from two columns and two more, side by side; bytes of each word are one of these or in between.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn rows(words: __m512i, order: [i8; 4]) -> __m512i {
-    _mm512_shuffle_epi8(words, quarter(std::array::from_fn(|i| order[i % 4] + 2 * (i / 4) as i8)))
-}
-
 /// Eight columns' codes, in the upper four bits of their words, side by side.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn pack_codes(found: &[__m512i; 4]) -> __m512i {
     let both = |even, odd| select(_mm512_set1_epi16(0xF000u16 as i16), odd, _mm512_srli_epi16::<4>(even));
     let (low, high) = (both(found[0], found[3]), both(found[1], found[2]));
-    let joined = select(_mm512_set1_epi16(0xFF00u16 as i16), high, _mm512_srli_epi16::<8>(low));
+    // Upper bytes of the one below those of the other.
+    let joined = _mm512_mask_shuffle_epi8(high, EVEN, low, other_byte());
     rows(joined, [0, 8, 1, 9])
-}
-
-/// The low nibbles of eight columns, side by side.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn pack_nibbles(rest: &[__m512i; 4]) -> __m512i {
-    let both = |even, odd| select(_mm512_set1_epi16(15), even, _mm512_slli_epi16::<4>(odd));
-    let (low, high) = (both(rest[0], rest[3]), both(rest[1], rest[2]));
-    rows(select(_mm512_set1_epi16(255), low, _mm512_slli_epi16::<8>(high)), [0, 8, 1, 9])
 }
 
 /// The low bytes of eight columns, side by side.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn pack_bytes(rest: &[__m512i; 4]) -> [__m512i; 2] {
-    let both = |even, odd| select(_mm512_set1_epi16(255), even, _mm512_slli_epi16::<8>(odd));
+    let both = |even, odd| _mm512_mask_shuffle_epi8(even, !EVEN, odd, other_byte());
     [both(rest[0], rest[3]), both(rest[1], rest[2])].map(|both| rows(both, [0, 1, 8, 9]))
 }
 
