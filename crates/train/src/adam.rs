@@ -184,14 +184,19 @@ impl Adam {
         Ok(())
     }
 
-    /// Bytes of a checkpoint.
+    /// Bytes that the device keeps between steps; a checkpoint has hardly fewer.
     pub fn state_bytes(&self) -> u64 {
-        let mut all = 0;
-        let counted = self.each_part(|_, bytes| {
-            all += bytes as u64;
-            Ok(())
-        });
-        counted.map_or(0, |()| all)
+        let of = |Entry { learnt, kept, .. }: &Entry| {
+            let own = match learnt {
+                Learnt::Matrix(weight) => weight.buffer,
+                Learnt::Vector(vector) => vector.buffer,
+            };
+            [own, kept.remainder, kept.moment, kept.second]
+                .map(|buffer| buffer.bytes as u64)
+                .iter()
+                .sum::<u64>()
+        };
+        self.names.iter().filter_map(|name| self.entries.get(name)).map(of).sum()
     }
 
     /// Writes weights and state.
