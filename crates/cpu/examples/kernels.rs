@@ -16,6 +16,10 @@ fn main() {
     let threads: usize = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(2);
     let (name, only) = (arguments.next(), arguments.next());
     let wanted = |what: &str| only.as_deref().is_none_or(|only| only == what);
+    if !["linear", "update", "learn", "attend"].into_iter().any(wanted) {
+        eprintln!("{only:?} is none of linear, update, learn, attend");
+        std::process::exit(2);
+    }
     let isa =
         Isa::ALL.into_iter().find(|isa| Some(isa.name()) == name.as_deref()).unwrap_or_else(Isa::detect);
     let mut reader = measure::Reader::new(isa, threads, 1 << 30).expect("memory to read");

@@ -83,7 +83,7 @@ pub(crate) fn take_row(weight: &Weight, memory: &[u8], row: usize, codes: &mut [
     }
 }
 
-/// Puts back what [`take_row`] took.
+/// Puts back what [`take_row`] took, or a row of f32 values as codes, which have no scales.
 ///
 /// # Safety
 /// Nobody else touches the row's panel.
@@ -103,20 +103,6 @@ fn panel_of(weight: &Weight, row: usize) -> std::ops::Range<usize> {
     let bytes = weight.columns.div_ceil(UNIT) * weight.format.unit_bytes();
     let start = HEADER + row / PANEL * bytes;
     start..start + bytes
-}
-
-/// Puts a row of f32 values.
-///
-/// # Safety
-/// As [`put_row`].
-pub(crate) unsafe fn put_values(weight: &Weight, memory: Place<u8>, row: usize, values: &[f32]) {
-    let (units, unit_bytes) = (weight.columns.div_ceil(UNIT), weight.format.unit_bytes());
-    let (start, lane) = (HEADER + row / PANEL * units * unit_bytes, row % PANEL);
-    for (k, x) in values.iter().enumerate() {
-        let at = start + k / UNIT * unit_bytes + (k % UNIT * PANEL + lane) * 4;
-        // SAFETY: by the caller's promise.
-        unsafe { memory.slice_mut(at, 4) }.copy_from_slice(&x.to_le_bytes());
-    }
 }
 
 fn write_scales(scales: &[u8], lane: usize, unit: &mut [u8]) {

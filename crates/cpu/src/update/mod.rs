@@ -450,7 +450,7 @@ impl<'a> Task<'a> {
                     values.fill(0.0);
                     panel::read_row(of, memory, number, &mut values[..columns]);
                     let tally = learn(isa, RowWeights::F32(values), moments, second, g, first, &self.moving);
-                    panel::put_values(of, self.memory, number, &values[..columns]);
+                    panel::put_row(of, self.memory, number, rest.slice(0, columns * 4), &[]);
                     tally
                 }
             }
