@@ -97,7 +97,7 @@ pub(crate) fn weight(
         // SAFETY: `Places` counts them; they are this thread's, as the rows are, which are taken in order.
         unsafe {
             let gradient = Place(dy.pointer().add(at.gradient)).cast::<f32>();
-            product.make(rows.clone(), dy, gradient);
+            product.make(rows.clone(), dy, gradient, || task.ask_for(rows.clone()));
             if let Some((words, de)) = embedded {
                 let first = from.first + rows.start;
                 row_gradients::add_embedded(words, first, de, (rows.len(), columns), gradient);

@@ -185,6 +185,9 @@ const STRIPE: usize = 64;
 impl Cpu {
     /// Calls `work(first, count)` for stripes of columns: sums over rows, which then run in order.
     fn for_stripes(&mut self, rows: usize, columns: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        if rows * columns <= SMALL {
+            return work(0, columns);
+        }
         self.for_rows(columns.div_ceil(STRIPE), rows * STRIPE, &|stripe| {
             work(stripe * STRIPE, STRIPE.min(columns - stripe * STRIPE));
         });

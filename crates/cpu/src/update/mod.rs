@@ -27,7 +27,18 @@ fn learn(weights: RowWeights<'_>, moments: &mut [u8], second: RowSecond<'_>, g: 
     update::row(weights, moments, second, g, first, moving)
 }
 }
-for_isa! { fn add_squares(g: &[f32], sums: &mut [f32]) -> () { second::add_squares(g, sums) } }
+for_isa! {
+fn profile(averages: &[f32], columns: usize, inverses: &mut [f32]) {
+    second::profile(averages, columns, inverses)
+}
+}
+for_isa! { fn add_squares(g: &[f32], sums: &mut [f32]) { second::add_squares(g, sums) } }
+for_isa! { fn add_sums(total: &mut [f32], part: &[f32]) { second::add_sums(total, part) } }
+for_isa! {
+fn follow_sums(averages: &mut [f32], sums: &[f32], count: usize, average: Average) {
+    second::follow(averages, sums, count, average)
+}
+}
 for_isa! {
 fn follow_squares(v: &mut [f32], g: &[f32], average: Average) {
     second::follow_squares(v, g, average)
@@ -167,7 +178,7 @@ impl<'a> Task<'a> {
             // SAFETY: nobody else is at work yet.
             unsafe {
                 let columns = task.columns().0.slice(0, width);
-                second::profile(columns, of.columns, profile.slice_mut(0, width));
+                self::profile(cpu.isa, columns, of.columns, profile.slice_mut(0, width));
             }
         }
         Ok(task)
@@ -203,6 +214,28 @@ impl<'a> Task<'a> {
         }
     }
 
+    /// Asks for what the first of the rows learn with.
+    ///
+    /// # Safety
+    /// They are there, from the first of a panel on.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) unsafe fn ask_for(&self, rows: Range<usize>) {
+        let panel = rows.start..rows.end.min(rows.start + PANEL);
+        if self.together(&panel) {
+            let (of, width, recipe) = (self.of, self.width, &self.step.recipe);
+            let nowhere = Place(std::ptr::null_mut());
+            // SAFETY: by the caller's promise; nobody looks at the gradients, and nothing is written.
+            unsafe {
+                let panel = self.panel(rows.start, nowhere, nowhere);
+                let units = of.format.unit_bytes() * (width / halfbyte_ops::tensor::UNIT);
+                avx512::prefetch(panel.weights, units, 0);
+                avx512::prefetch(panel.remainders, recipe.remainder_bytes(of.format, PANEL, width), 0);
+                avx512::prefetch(panel.moments, recipe.moment_bytes(PANEL, width), 0);
+                avx512::prefetch(panel.averages.cast(), PANEL * second::tiles(width) * 4, 0);
+            }
+        }
+    }
+
     /// All rows have learnt: the columns' sums grow, and behind the last rows of all their averages follow.
     pub(crate) fn end(self, cpu: &mut Cpu) -> Tally {
         let (width, first, rows, step) = (self.width, self.first, self.of.rows, self.step);
@@ -220,12 +253,12 @@ impl<'a> Task<'a> {
                     for panel in (0..panels).step_by(second::TOGETHER) {
                         let together = self.sums.slice_mut(panel * width + from, count);
                         for next in panel + 1..panels.min(panel + second::TOGETHER) {
-                            second::add_sums(together, self.sums.slice(next * width + from, count));
+                            add_sums(self.isa, together, self.sums.slice(next * width + from, count));
                         }
-                        second::add_sums(total, together);
+                        add_sums(self.isa, total, together);
                     }
                     if first + self.rows == rows {
-                        second::follow(columns.slice_mut(from, count), total, looked_at, step.average);
+                        follow_sums(self.isa, columns.slice_mut(from, count), total, looked_at, step.average);
                     }
                 }
             });
@@ -282,7 +315,10 @@ impl<'a> Task<'a> {
     /// Whether the rows of a panel learn together.
     #[cfg(target_arch = "x86_64")]
     fn together(&self, rows: &Range<usize>) -> bool {
-        self.isa >= Isa::Avx512 && self.whole(rows) && strips::fits(self.of, &self.step.recipe)
+        self.isa >= Isa::Avx512
+            && avx512::available()
+            && self.whole(rows)
+            && strips::fits(self.of, &self.step.recipe)
     }
 
     /// A row of a panel's gradient in whole blocks: as it lies, or turned back and padded with zeros in the thread's scratch.

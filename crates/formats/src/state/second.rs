@@ -119,6 +119,7 @@ pub fn follow_one(old: f32, sum: f32, count: usize, average: Average) -> f32 {
 
 /// One over the roots of the columns' profile, tile by tile: of the first `columns` averages, over their mean, summed in
 /// f64 in sixteen lanes over the blocks.
+#[inline(always)]
 pub fn profile(averages: &[f32], columns: usize, inverses: &mut [f32]) {
     for (tile, (averages, inverses)) in averages.chunks(TILE).zip(inverses.chunks_mut(TILE)).enumerate() {
         let columns = TILE.min(columns - tile * TILE);

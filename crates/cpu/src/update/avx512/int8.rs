@@ -6,7 +6,9 @@ use halfbyte_formats::state::{Tally, adamw, int8};
 use halfbyte_ops::tensor::UNIT;
 
 use super::luck;
-use super::pairs::{self, EVEN, Eight, MORE, Span, other_byte, pack_nibbles, quarter, signed_nibbles};
+use super::pairs::{
+    self, Eight, MORE, SIGNED, Span, UPPER, into_words, low_bytes, of_nibbles, pack_nibbles, table,
+};
 use super::{Moves, floats, within, words, words_mut};
 
 /// The size of a step for the block's rows, in their units.
@@ -28,7 +30,7 @@ pub(super) unsafe fn times<const BITS: u32>(weights: *const u8, block: usize, st
 /// # Safety
 /// `weights` is a unit that nobody else touches.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
 pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     weights: *mut u8,
     block: usize,
@@ -44,15 +46,17 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     };
     let (mut span, mut packed, mut new) = (Span::new(), [zero; 2], [[zero; 2]; 2]);
     for half in 0..2 {
-        let rest = if BITS == 4 { signed_nibbles(rests[half]) } else { [zero; 4] };
-        let k = pairs::units(1 << BITS, apart(old[half]), rest);
+        let k = whole_units::<BITS>(old[half], rests.get(half));
         let whole = pairs::whole::<PLAIN>(half, &k, moves);
         let moved = four!(|P| _mm512_add_epi16(k[P], whole[P]));
         span.add(&moved, &whole);
         if BITS == 4 {
-            packed[half] = pack_nibbles(&moved);
+            let (low, high) = (low_bytes(moved[0], moved[1]), low_bytes(moved[2], moved[3]));
+            let nibble = _mm512_set1_epi8(15);
+            packed[half] = pack_nibbles([_mm512_and_si512(low, nibble), _mm512_and_si512(high, nibble)]);
         }
-        new[half] = together::<BITS>(&four!(|P| nearest::<BITS>(moved[P])));
+        let [a, b, c, d] = four!(|P| nearest::<BITS>(moved[P]));
+        new[half] = [lines::<BITS>(low_bytes(a, b)), lines::<BITS>(low_bytes(c, d))];
     }
     let new = new.as_flattened();
     let (near, _) = span.moved();
@@ -80,25 +84,31 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     tally
 }
 
-/// Codes of eight columns, from lines of four each, as `pairs::units` takes them.
+/// Whole units of eight columns, whose codes are two by four lines.
 #[inline]
-#[target_feature(enable = "avx512f")]
-fn apart([first, second]: [__m512i; 2]) -> [__m512i; 2] {
-    /// Lines in this order: the first four rows of each, then the next four. A line is four dwords.
-    const fn lines(order: [i32; 4]) -> [i32; 16] {
-        let (mut all, mut i) = ([0; 16], 0);
-        while i < 16 {
-            all[i] = 4 * order[i % 4] + i as i32 / 4;
-            i += 1;
-        }
-        all
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+fn whole_units<const BITS: u32>(lines: [__m512i; 2], rests: Option<&__m512i>) -> Eight {
+    const ROWS: [u8; 64] = turned(16);
+    let [first, second] = lines.map(|lines| _mm512_permutexvar_epi8(table(&ROWS), lines));
+    let zero = _mm512_setzero_si512();
+    let [even, odd] = rests.map_or([zero; 2], |rests| of_nibbles(*rests, SIGNED));
+    let pairs = [
+        into_words::<false>(even, UPPER, first),
+        into_words::<false>(odd, UPPER, _mm512_srli_epi32::<8>(first)),
+        into_words::<true>(even, UPPER, second),
+        into_words::<true>(odd, UPPER, _mm512_srli_epi32::<8>(second)),
+    ];
+    pairs::units(1 << BITS, &pairs)
+}
+
+/// Where the bytes of lines of so many are that lie below each other.
+const fn turned(line: usize) -> [u8; 64] {
+    let (mut at, mut i, lines) = ([0; 64], 0, 64 / line);
+    while i < 64 {
+        at[i] = (i % lines * line + i / lines) as u8;
+        i += 1;
     }
-    const EVEN: [i32; 16] = lines([0, 2, 4, 6]);
-    const ODD: [i32; 16] = lines([5, 7, 1, 3]);
-    // SAFETY: sixteen dwords each.
-    let [even, odd] =
-        unsafe { [_mm512_loadu_si512(EVEN.as_ptr().cast()), _mm512_loadu_si512(ODD.as_ptr().cast())] };
-    [_mm512_permutex2var_epi32(first, even, second), _mm512_permutex2var_epi32(first, odd, second)]
+    at
 }
 
 /// The nearest code of so many units and MORE, in the lower byte, and that much more.
@@ -111,20 +121,13 @@ fn nearest<const BITS: u32>(moved: __m512i) -> __m512i {
     }
 }
 
-/// Lines of codes again, from what [`nearest`] gave.
+/// Four lines of codes again, from bytes of what [`nearest`] gave.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn together<const BITS: u32>(codes: &Eight) -> [__m512i; 2] {
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+fn lines<const BITS: u32>(codes: __m512i) -> __m512i {
+    const LINES: [u8; 64] = turned(4);
     let more = _mm512_set1_epi8((MORE >> BITS) as i8);
-    // Rows of a line side by side, then lines.
-    let rows = quarter([0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]);
-    let lines = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    let four = |even, odd| {
-        let both = _mm512_mask_shuffle_epi8(even, !EVEN, odd, other_byte());
-        let both = _mm512_shuffle_epi8(_mm512_sub_epi8(both, more), rows);
-        _mm512_permutexvar_epi32(lines, both)
-    };
-    [four(codes[0], codes[3]), four(codes[1], codes[2])]
+    _mm512_permutexvar_epi8(table(&LINES), _mm512_sub_epi8(codes, more))
 }
 
 /// Lanes that keep their exponent: a common one, with the farthest between its limits.

@@ -67,6 +67,11 @@ use halfbyte_ops::update::Moving;
 use luck::{Luck, Words, own};
 use moment::Inverses;
 
+/// Whether this machine has the instructions, beyond those of `Isa::Avx512`.
+pub(super) fn available() -> bool {
+    is_x86_feature_detected!("avx512vbmi")
+}
+
 /// Sixteen rows, with their pointers.
 pub(super) struct Panel {
     /// Its units.
@@ -133,7 +138,7 @@ pub(super) unsafe fn add_squares(gradient: *const f32, sums: &mut [f32]) {
 /// The rows learn.
 ///
 /// # Safety
-/// AVX-512 is there, `strips::laid` said yes, and nobody else touches what the panel points to.
+/// [`available`] and `strips::laid` said yes, and nobody else touches what the panel points to.
 pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<'_>) -> Tally {
     let (recipe, step) = (moving.step.recipe, &moving.step.adamw);
     let plain = step.decay == 0.0;
@@ -166,29 +171,24 @@ struct Moves<'a> {
     base: __m512i,
 }
 
-/// What [`Moves::whole`] adds to whole units.
-const MORE: i32 = 192;
-
 impl Moves<'_> {
-    /// The whole units by which weights of the `I`-th of four columns move, and [`MORE`]: `Push::whole_units`, if they are
-    /// near, which have no bits but those of 255, the first of them set. `k` gives where the weights lie, for the decay.
+    /// How far weights of the `I`-th of four columns move and what [`Luck`] adds, before whole units of it are taken:
+    /// `Push::whole_units`. `k` gives where the weights lie, for the decay.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn whole<const I: usize, const PLAIN: bool>(
+    fn sum<const I: usize, const PLAIN: bool>(
         &self,
         word: __m512i,
         ratio: __m512,
         k: impl FnOnce() -> __m512i,
     ) -> __m512i {
         let luck = own::<I>(word, self.base);
-        let sum = if PLAIN {
+        _mm512_castps_si512(if PLAIN {
             _mm512_fmadd_ps(ratio, self.times, luck)
         } else {
             let lost = _mm512_mul_ps(_mm512_set1_ps(self.step.decay), _mm512_cvtepi32_ps(k()));
             _mm512_add_ps(_mm512_fmsub_ps(ratio, self.times, lost), luck)
-        };
-        // Positive, so what is cut off lies above.
-        _mm512_cvttps_epi32(sum)
+        })
     }
 }
 
@@ -274,7 +274,7 @@ impl Sums {
 ///
 /// # Safety
 /// As [`learn`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
 unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
     panel: &Panel,
     moving: &Moving<'_>,
@@ -361,8 +361,8 @@ fn roots(v: __m512) -> __m512 {
 
 /// Asks for the n-th of parts of so many bytes.
 #[inline]
-#[target_feature(enable = "avx512f")]
-fn prefetch(from: *const u8, bytes: usize, part: usize) {
+#[target_feature(enable = "sse")]
+pub(super) fn prefetch(from: *const u8, bytes: usize, part: usize) {
     for line in 0..bytes.div_ceil(64) {
         _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(part * bytes + line * 64).cast());
     }

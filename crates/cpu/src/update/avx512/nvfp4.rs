@@ -7,7 +7,7 @@ use halfbyte_ops::tensor::UNIT;
 
 use super::luck;
 use super::pairs::{
-    self, EVEN, Eight, MORE, Span, bytes_of, nibbles, other_byte, pack_nibbles, quarter, rows, signed_nibbles,
+    self, Eight, LOWER, MORE, SIGNED, Span, UPPER, into_words, low_bytes, of_nibbles, pack_nibbles, table,
 };
 use super::{Moves, floats, select, within, words, words_mut};
 
@@ -35,7 +35,7 @@ pub(super) unsafe fn times<const BITS: u32>(
 /// # Safety
 /// `weights` is a unit that nobody else touches.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
 pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     weights: *mut u8,
     block: usize,
@@ -52,18 +52,21 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
         (bytes, [_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast())])
     };
     let (mut span, mut new, mut new_rests) = (Span::new(), [zero; 2], [zero; 4]);
-    let [low, high] = split_table::<BITS>();
     for half in 0..2 {
         let k = whole_units::<BITS>(old[half], &rests[half * rests.len() / 2..]);
         let whole = pairs::whole::<PLAIN>(half, &k, moves);
         let moved = four!(|P| _mm512_add_epi16(k[P], whole[P]));
         span.add(&moved, &whole);
-        let found = four!(|P| _mm512_permutex2var_epi16(low, quarters::<BITS>(moved[P]), high));
-        let rest = four!(|P| _mm512_sub_epi16(moved[P], found[P]));
-        new[half] = pack_codes(&found);
+        let (low, low_rest) = split::<BITS>(moved[0], moved[1]);
+        let (high, high_rest) = split::<BITS>(moved[2], moved[3]);
+        new[half] = pack_nibbles([low, high]);
         match BITS {
-            8 => [new_rests[2 * half], new_rests[2 * half + 1]] = pack_bytes(&rest),
-            _ => new_rests[half] = pack_nibbles(&rest),
+            8 => [new_rests[2 * half], new_rests[2 * half + 1]] = [low_rest, high_rest],
+            _ => {
+                let nibble = _mm512_set1_epi8(15);
+                let rests = [low_rest, high_rest].map(|rest| _mm512_and_si512(rest, nibble));
+                new_rests[half] = pack_nibbles(rests);
+            }
         }
     }
     let (near, moved) = span.moved();
@@ -116,38 +119,43 @@ fn stays<const BITS: u32>(byte: __m512i, farthest: __m512i) -> u16 {
 
 /// Whole units of eight columns.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i]) -> Eight {
-    let halves = quarter([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
-    let code = nibbles(codes).map(|code| _mm512_shuffle_epi8(halves, code));
-    let rest = match BITS {
+    let halves = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+    let [even, odd] = of_nibbles(codes, halves);
+    let rests = match BITS {
         8 => {
-            let first = _mm512_shuffle_epi8(rests[0], bytes_of([0, 2, 1, 3]));
-            let second = _mm512_shuffle_epi8(rests[1], bytes_of([1, 3, 0, 2]));
-            [first, second, second, first]
+            let up = [rests[0], rests[1]].map(|rests| _mm512_slli_epi32::<8>(rests));
+            [up[0], rests[0], up[1], rests[1]]
         }
-        _ => signed_nibbles(rests[0]),
+        _ => {
+            let [even, odd] = of_nibbles(rests[0], SIGNED);
+            [
+                into_words::<false>(even, UPPER, even),
+                into_words::<false>(odd, UPPER, odd),
+                into_words::<true>(even, UPPER, even),
+                into_words::<true>(odd, UPPER, odd),
+            ]
+        }
     };
+    let pairs = [
+        into_words::<false>(even, LOWER, rests[0]),
+        into_words::<false>(odd, LOWER, rests[1]),
+        into_words::<true>(even, LOWER, rests[2]),
+        into_words::<true>(odd, LOWER, rests[3]),
+    ];
     // A code is counted in halves of one.
-    pairs::units(1 << (BITS - 2), code, rest)
+    pairs::units(1 << (BITS - 2), &pairs)
 }
 
-/// Whole quarters of one, the grid of the midpoints, for [`split_table`]; the low six bits count.
+/// Nearest codes of four columns and what is left of their units, as `weight` splits; bytes, in order.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn quarters<const BITS: u32>(k: __m512i) -> __m512i {
-    match BITS {
-        8 => _mm512_srli_epi16::<5>(k),
-        _ => _mm512_srli_epi16::<1>(k),
-    }
-}
-
-/// Nearest codes, as `weight` splits, in the upper four bits; below, their units and [`MORE`].
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn split_table<const BITS: u32>() -> [__m512i; 2] {
-    const fn entries(quarter: i32, half: i32) -> [i16; 64] {
-        let (mut table, mut i) = ([0; 64], 0);
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+fn split<const BITS: u32>(even: __m512i, odd: __m512i) -> (__m512i, __m512i) {
+    /// For every number of whole quarters, the grid of the midpoints: nearest codes, and the low bytes of their units and
+    /// [`MORE`].
+    const fn entries(quarter: i32, half: i32) -> [[u8; 64]; 2] {
+        let (mut codes, mut below, mut i) = ([0; 64], [0; 64], 0);
         while i < 64 {
             // Negative numbers are those of the upper half, but for what MORE has moved them.
             let whole = (((i - MORE as i32 / quarter) & 63) ^ 32) - 32;
@@ -160,36 +168,23 @@ fn split_table<const BITS: u32>() -> [__m512i; 2] {
                 + (a >= 14) as i32
                 + (a >= 20) as i32;
             let (units, sign) = ([0, 1, 2, 3, 4, 6, 8, 12][code as usize] * half, whole < 0 && code > 0);
-            let below = MORE as i32 + if sign { -units } else { units };
-            table[i as usize] = ((code | (sign as i32) << 3) << 12 | below & 0xFFF) as i16;
+            codes[i as usize] = (code | (sign as i32) << 3) as u8;
+            below[i as usize] = (MORE as i32 + if sign { -units } else { units }) as u8;
             i += 1;
         }
-        table
+        [codes, below]
     }
-    const BYTE: [i16; 64] = entries(32, 64);
-    const NIBBLE: [i16; 64] = entries(2, 4);
-    let table = if BITS == 8 { &BYTE } else { &NIBBLE };
-    // SAFETY: sixty-four words.
-    unsafe { [_mm512_loadu_si512(table.as_ptr().cast()), _mm512_loadu_si512(table[32..].as_ptr().cast())] }
-}
-
-/// Eight columns' codes, in the upper four bits of their words, side by side.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn pack_codes(found: &[__m512i; 4]) -> __m512i {
-    let both = |even, odd| select(_mm512_set1_epi16(0xF000u16 as i16), odd, _mm512_srli_epi16::<4>(even));
-    let (low, high) = (both(found[0], found[3]), both(found[1], found[2]));
-    // Upper bytes of the one below those of the other.
-    let joined = _mm512_mask_shuffle_epi8(high, EVEN, low, other_byte());
-    rows(joined, [0, 8, 1, 9])
-}
-
-/// The low bytes of eight columns, side by side.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn pack_bytes(rest: &[__m512i; 4]) -> [__m512i; 2] {
-    let both = |even, odd| _mm512_mask_shuffle_epi8(even, !EVEN, odd, other_byte());
-    [both(rest[0], rest[3]), both(rest[1], rest[2])].map(|both| rows(both, [0, 1, 8, 9]))
+    const BYTE: [[u8; 64]; 2] = entries(32, 64);
+    const NIBBLE: [[u8; 64]; 2] = entries(2, 4);
+    let [codes, below] = if BITS == 8 { &BYTE } else { &NIBBLE };
+    // Quarters of columns where their bytes shall be; six bits count.
+    let quarters = match BITS {
+        8 => [_mm512_srli_epi16::<5>(even), _mm512_slli_epi16::<3>(odd)],
+        _ => [_mm512_srli_epi16::<1>(even), _mm512_slli_epi16::<7>(odd)],
+    };
+    let at = select(_mm512_set1_epi16(255), quarters[0], quarters[1]);
+    let below = _mm512_permutexvar_epi8(at, table(below));
+    (_mm512_permutexvar_epi8(at, table(codes)), _mm512_sub_epi8(low_bytes(even, odd), below))
 }
 
 /// Ones in nibbles that are not what they were.

@@ -1,50 +1,35 @@
-//! Sixteen rows in lanes of 16 bits, in which whole units have room: two columns share a register.
+//! Sixteen rows in lanes of 16 bits, in which whole units have room: a row's dword holds two columns.
 //!
-//! Each quarter of it holds four rows of the one and then the same rows of the other, as instructions that pack dwords
-//! leave them. Of eight columns the even ones share their low nibbles' bytes and the odd ones the high, hence these four:
+//! Bytes of four columns that lie side by side in a dword are those of two such registers, put into one another. So of eight
+//! columns these share a register:
 //!
 //! ```text
-//! columns 0 2 | 4 6 | 5 7 | 1 3
+//! columns 0 2 | 1 3 | 4 6 | 5 7
 //! ```
 
 use std::arch::x86_64::*;
 
 use super::{Moves, select};
 
-/// What [`Moves::whole`] adds.
-pub(super) const MORE: i16 = super::MORE as i16;
+/// What [`whole`] adds: the upper half of [`Luck::base`](super::Luck). Its low six bits are zero.
+pub(super) const MORE: i16 = 0x4340;
 
 /// The columns that share a register.
-const PAIRS: [[usize; 2]; 4] = [[0, 2], [4, 6], [5, 7], [1, 3]];
+const PAIRS: [[usize; 2]; 4] = [[0, 2], [1, 3], [4, 6], [5, 7]];
 
 /// Eight columns, two by two.
 pub(super) type Eight = [__m512i; 4];
 
-/// Whole units of eight columns: codes of so many units each, and rests. Bytes of codes come as [`nibbles`] gives them, those
-/// of rests where [`Eight`] takes its own from: lower halves of quarters, upper, lower, upper.
+/// Whole units of eight columns: every word comes as a code of so many units and above it a rest.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn units(per_code: i16, code: [__m512i; 2], [a, b, c, d]: Eight) -> Eight {
+pub(super) fn units(per_code: i16, of: &Eight) -> Eight {
     let weights = _mm512_set1_epi16(1 << 8 | per_code);
-    [
-        _mm512_unpacklo_epi8(code[0], a),
-        _mm512_unpackhi_epi8(code[0], b),
-        _mm512_unpacklo_epi8(code[1], c),
-        _mm512_unpackhi_epi8(code[1], d),
-    ]
-    .map(|pair| _mm512_maddubs_epi16(weights, pair))
+    four!(|P| _mm512_maddubs_epi16(weights, of[P]))
 }
 
-/// Rests of four bits, for [`units`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn signed_nibbles(rests: __m512i) -> Eight {
-    let signed = quarter([0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1]);
-    let [even, odd] = nibbles(rests).map(|rest| _mm512_shuffle_epi8(signed, rest));
-    [even, even, odd, odd]
-}
-
-/// By how many whole units eight columns of a block move, and [`MORE`]; they lie at `k`.
+/// By how many whole units eight columns of a block move, and [`MORE`]; they lie at `k`. A sum within 64 units of that of
+/// [`Luck::base`](super::Luck) has them in the low bits of its upper half, the lower one being what is cut off.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn whole<const PLAIN: bool>(half: usize, k: &Eight, moves: &Moves<'_>) -> Eight {
@@ -53,16 +38,15 @@ pub(super) fn whole<const PLAIN: bool>(half: usize, k: &Eight, moves: &Moves<'_>
         const B: usize = PAIRS[P][1];
         let (ratio, word) = (&moves.ratio[half], |column: usize| moves.luck[2 * half + column / 4]);
         // Sign-extended, for the decay.
-        let low = || _mm512_srai_epi32::<16>(_mm512_unpacklo_epi16(k[P], k[P]));
-        let high = || _mm512_srai_epi32::<16>(_mm512_unpackhi_epi16(k[P], k[P]));
-        _mm512_packus_epi32(
-            moves.whole::<{ A % 4 }, PLAIN>(word(A), ratio[A], low),
-            moves.whole::<{ B % 4 }, PLAIN>(word(B), ratio[B], high),
-        )
+        let low = || _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(k[P]));
+        let high = || _mm512_srai_epi32::<16>(k[P]);
+        let a = moves.sum::<{ A % 4 }, PLAIN>(word(A), ratio[A], low);
+        let b = moves.sum::<{ B % 4 }, PLAIN>(word(B), ratio[B], high);
+        select(_mm512_set1_epi32(0xFFFF_0000u32 as i32), b, _mm512_srli_epi32::<16>(a))
     })
 }
 
-/// Between which whole units the weights have come to lie, and by which bits they moved; two of a row's words each.
+/// Between which whole units the weights have come to lie, and by which bits they moved; two words of each row.
 pub(super) struct Span {
     most: __m512i,
     least: __m512i,
@@ -98,35 +82,61 @@ impl Span {
         let above = _mm512_sub_epi16(self.most, _mm512_set1_epi16(MORE));
         let below = _mm512_sub_epi16(_mm512_set1_epi16(MORE - nearer), self.least);
         let both = _mm512_max_epi16(above, below);
-        let larger = _mm512_max_epi16(both, _mm512_shuffle_epi32::<0b01_00_11_10>(both));
-        _mm512_unpacklo_epi16(larger, _mm512_setzero_si512())
+        _mm512_srli_epi32::<16>(_mm512_max_epi16(both, _mm512_slli_epi32::<16>(both)))
     }
 
     /// Lanes in which all moves are near, and those in which a weight moves.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f")]
     pub(super) fn moved(&self) -> (u16, u16) {
-        let low = _mm512_unpacklo_epi16(self.moved, self.moved);
-        let both = _mm512_or_si512(low, _mm512_unpackhi_epi16(self.moved, self.moved));
-        (_mm512_testn_epi32_mask(both, _mm512_set1_epi32(0xFF80)), _mm512_test_epi32_mask(both, both))
+        let far = _mm512_set1_epi32(0xFF80_FF80u32 as i32);
+        (_mm512_testn_epi32_mask(self.moved, far), _mm512_test_epi32_mask(self.moved, self.moved))
     }
 }
 
-/// The low nibbles of eight columns, of the even ones in the order 0 2 4 6, of the odd ones in the order 5 7 1 3.
+/// What a table of sixteen bytes has for the nibbles of eight columns: of the even ones, and of the odd ones.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn nibbles(columns: __m512i) -> [__m512i; 2] {
-    let low = _mm512_set1_epi8(15);
-    let even = _mm512_shuffle_epi8(columns, bytes_of([0, 1, 2, 3]));
-    let odd = _mm512_srli_epi16::<4>(_mm512_shuffle_epi8(columns, bytes_of([2, 3, 0, 1])));
-    [_mm512_and_si512(even, low), _mm512_and_si512(odd, low)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+pub(super) fn of_nibbles(columns: __m512i, table: [i8; 16]) -> [__m512i; 2] {
+    // Four of them, so two more bits do not count.
+    let table = quarter(table);
+    [columns, _mm512_srli_epi16::<4>(columns)].map(|nibbles| _mm512_permutexvar_epi8(nibbles, table))
 }
 
-/// For a shuffle that puts bytes of four rows' dwords side by side: of all rows the first of these, then the second.
+/// Rests of four bits.
+pub(super) const SIGNED: [i8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1];
+
+/// Two bytes of each dword of one register, the first two or the last two, into its words: lower bytes or upper ones. The
+/// other bytes are those of `beside`.
 #[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn bytes_of(order: [i8; 4]) -> __m512i {
-    quarter(std::array::from_fn(|i| order[i / 4] + 4 * (i % 4) as i8))
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn into_words<const LAST: bool>(bytes: __m512i, to: u64, beside: __m512i) -> __m512i {
+    let first = if LAST { 2 } else { 0 };
+    let order = quarter(std::array::from_fn(|i| (i / 4 * 4 + i % 4 / 2) as i8 + first));
+    _mm512_mask_shuffle_epi8(beside, to, bytes, order)
+}
+
+/// Bytes with an even number, the lower ones of words.
+pub(super) const LOWER: u64 = 0x5555_5555_5555_5555;
+/// The others.
+pub(super) const UPPER: u64 = !LOWER;
+
+/// The lower bytes of two pairs of columns, 0 2 and 1 3, in the order of the columns.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn low_bytes(even: __m512i, odd: __m512i) -> __m512i {
+    let other = quarter([1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14]);
+    _mm512_mask_shuffle_epi8(even, UPPER, odd, other)
+}
+
+/// The nibbles of eight columns side by side, from bytes of four and four, which hold nothing else.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn pack_nibbles(bytes: [__m512i; 2]) -> __m512i {
+    let sixteen = _mm512_set1_epi16(16 << 8 | 1);
+    let [low, high] = bytes.map(|bytes| _mm512_maddubs_epi16(bytes, sixteen));
+    let rows = quarter([0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]);
+    _mm512_shuffle_epi8(_mm512_packus_epi16(low, high), rows)
 }
 
 /// Sixteen bytes in each quarter.
@@ -137,28 +147,10 @@ pub(super) fn quarter(bytes: [i8; 16]) -> __m512i {
     _mm512_broadcast_i32x4(unsafe { std::mem::transmute::<[i8; 16], __m128i>(bytes) })
 }
 
-/// Bytes with an even number.
-pub(super) const EVEN: u64 = 0x5555_5555_5555_5555;
-
-/// For a shuffle that gives every byte the other one of its word.
+/// A table of sixty-four bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn other_byte() -> __m512i {
-    quarter([1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14])
-}
-
-/// Words of a row, from two columns and two more, side by side; bytes of each word are one of these or in between.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn rows(words: __m512i, order: [i8; 4]) -> __m512i {
-    _mm512_shuffle_epi8(words, quarter(std::array::from_fn(|i| order[i % 4] + 2 * (i / 4) as i8)))
-}
-
-/// The low nibbles of eight columns, side by side.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn pack_nibbles(rest: &Eight) -> __m512i {
-    let both = |even, odd| select(_mm512_set1_epi16(15), even, _mm512_slli_epi16::<4>(odd));
-    let (low, high) = (both(rest[0], rest[3]), both(rest[1], rest[2]));
-    rows(select(_mm512_set1_epi16(255), low, _mm512_slli_epi16::<8>(high)), [0, 8, 1, 9])
+pub(super) fn table(bytes: &[u8; 64]) -> __m512i {
+    // SAFETY: as many bytes.
+    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
 }
