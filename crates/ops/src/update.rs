@@ -2,7 +2,7 @@
 //! `halfbyte_formats::state` defines for a block of 16.
 //!
 //! Matrices and tables have factored second moments; vectors, and for comparison all, one per element. Rows
-//! may come in parts, from the first to the last; in parts of 256 rows they give the bytes that all give at once,
+//! may come in parts, from the first to the last; in parts of 512 rows they give the bytes that all give at once,
 //! since columns' squares are added up by so many. Kept, all row after row, rows padded to whole blocks:
 //!
 //! | buffer | matrix | vector |
@@ -18,7 +18,7 @@ use halfbyte_formats::state::adamw;
 use halfbyte_formats::state::draw::{Draws, Purpose};
 use halfbyte_formats::state::master::{self, Master};
 use halfbyte_formats::state::moment::{self, Moment};
-use halfbyte_formats::state::{Average, BLOCK, Tally, int8, second, weight};
+use halfbyte_formats::state::{Average, BLOCK, Push, Tally, int8, second, weight};
 
 use crate::error::{Result, check};
 use crate::{Backend, Buffer, Rows, Vector, Weight, WeightFormat};
@@ -170,7 +170,7 @@ pub fn row(
     let (codes, scales) = moments.split_at_mut(codes);
     // Words are drawn by the hundred: one after the other they cost more than all the rest.
     let mut words = [[0u32; WORDS]; 2];
-    let (draws, limit) = (moving.draws.row(first), step.limit());
+    let draws = moving.draws.row(first);
     for (index, g) in g.as_chunks::<BLOCK>().0.iter().enumerate() {
         let word = index * BLOCK % WORDS;
         if word == 0 {
@@ -180,41 +180,42 @@ pub fn row(
         }
         let luck =
             |which: usize| -> &[u32; BLOCK] { words[which][word..].first_chunk().expect("whole blocks") };
-        let inverses = match &second {
+        let (inverses, of_row) = match &second {
             RowSecond::Factored(averages, _, profile) => {
-                let profile = profile[index * BLOCK..].first_chunk().expect("whole blocks");
-                let row = second::root(averages[index * BLOCK / second::TILE]);
-                second::factored(step.adamw.row_inverse(row), profile)
+                let profile: &[f32; BLOCK] = profile[index * BLOCK..].first_chunk().expect("whole blocks");
+                let root = second::root(averages[index * BLOCK / second::TILE]);
+                (*profile, step.adamw.of_row(root))
             }
             RowSecond::Full(row) => {
                 let v = row[index * BLOCK..].first_chunk().expect("whole blocks");
-                second::each(v).map(|root| step.adamw.inverse(root))
+                (second::each(v).map(|root| step.adamw.inverse(root)), step.adamw.of_full_row())
             }
         };
         let m = moment_block(recipe.moment, codes, scales, index, g, step, luck(1));
-        let ratio = adamw::Step::ratio(&m, &inverses, limit);
-        tally.squares += step.adamw.squares(&ratio);
+        let ratio = adamw::Step::ratio(&m, &inverses, of_row.limit);
+        tally.squares += step.adamw.squares(&ratio, &of_row);
+        let push = step.adamw.push(&ratio, &of_row);
         tally.add(match (&mut weights, recipe.master) {
             (RowWeights::Nvfp4(row, global), Some(master)) => {
-                let delta = step.adamw.push(&ratio).values(&master.decode_block(row.remainders, index));
+                let delta = push.values(&master.decode_block(row.remainders, index));
                 master.update_nvfp4(row, index, (*global, recipe.scales), &delta, luck(0))
             }
             (RowWeights::Int8(row), Some(master)) => {
-                let delta = step.adamw.push(&ratio).values(&master.decode_block(row.remainders, index));
+                let delta = push.values(&master.decode_block(row.remainders, index));
                 master.update_int8(row, index, &delta, luck(0))
             }
             (RowWeights::Nvfp4(row, global), None) => match recipe.weight {
-                weight::Remainder::Byte => nvfp4_block::<8>(row, *global, index, &ratio, step, luck(0)),
-                weight::Remainder::Nibble => nvfp4_block::<4>(row, *global, index, &ratio, step, luck(0)),
+                weight::Remainder::Byte => nvfp4_block::<8>(row, *global, index, &push, luck(0)),
+                weight::Remainder::Nibble => nvfp4_block::<4>(row, *global, index, &push, luck(0)),
             },
             (RowWeights::Int8(row), None) => match recipe.table {
-                int8::Remainder::Byte => int8_block::<8>(row, index, &ratio, step, luck(0)),
-                int8::Remainder::Nibble => int8_block::<4>(row, index, &ratio, step, luck(0)),
-                int8::Remainder::None => int8_block::<0>(row, index, &ratio, step, luck(0)),
+                int8::Remainder::Byte => int8_block::<8>(row, index, &push, luck(0)),
+                int8::Remainder::Nibble => int8_block::<4>(row, index, &push, luck(0)),
+                int8::Remainder::None => int8_block::<0>(row, index, &push, luck(0)),
             },
             (RowWeights::F32(row), _) => {
                 let w: &mut [f32; BLOCK] = row[index * BLOCK..].first_chunk_mut().expect("whole blocks");
-                let delta = step.adamw.push(&ratio).values(w);
+                let delta = push.values(w);
                 master::update_f32(w, &delta)
             }
         });
@@ -287,29 +288,27 @@ fn nvfp4_block<const BITS: u32>(
     row: &mut weight::Row<'_>,
     global: f32,
     index: usize,
-    ratio: &[f32; BLOCK],
-    step: &Step,
+    push: &Push<'_>,
     luck: &[u32; BLOCK],
 ) -> Tally {
     let codes: &mut [u8; BLOCK / 2] = row.codes[index * BLOCK / 2..].first_chunk_mut().expect("whole blocks");
     let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
     let remainder = &mut row.remainders[index * bytes..][..bytes];
     let block = weight::Block { codes, scale, remainder };
-    weight::update_block::<BITS>(block, global, &step.adamw.push(ratio), luck)
+    weight::update_block::<BITS>(block, global, push, luck)
 }
 
 #[inline(always)]
 fn int8_block<const BITS: u32>(
     row: &mut int8::Row<'_>,
     index: usize,
-    ratio: &[f32; BLOCK],
-    step: &Step,
+    push: &Push<'_>,
     luck: &[u32; BLOCK],
 ) -> Tally {
     let codes: &mut [i8; BLOCK] = row.codes[index * BLOCK..].first_chunk_mut().expect("whole blocks");
     let (scale, bytes) = (&mut row.scales[index], 2 * BITS as usize);
     let remainder = &mut row.remainders[index * bytes..][..bytes];
-    int8::update_block::<BITS>(int8::Block { codes, scale, remainder }, &step.adamw.push(ratio), luck)
+    int8::update_block::<BITS>(int8::Block { codes, scale, remainder }, push, luck)
 }
 
 /// A vector of f32 learns; m and v are f32 too.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! **m is a sum, not a mean**: a gradient goes in as it is, and 1 - beta1 is part of how far a step goes. A factored v
-//! holds u within one, too, as `second` says.
+//! holds u within one, too, as `second` says. Of its root a row's part is part of how far that row goes ([`OfRow`]), so that
+//! an element is multiplied by its column's only.
 //!
 //! The clip bounds what one step can do to an element before its neighbours are known: gradients are used
 //! up as they arrive, so their common norm comes too late. sqrt(v) comes from `second`, not yet corrected: a full v
@@ -43,6 +44,16 @@ impl Default for Settings {
     fn default() -> Self {
         Settings { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.0, clip: f64::INFINITY }
     }
+}
+
+/// What the elements of a row have in common, where v is factored: one over the row's root, by which all of them move, and
+/// the most that m over the column's root may be. Where v is full, nothing: one, and the limit that all have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OfRow {
+    /// One over the root, corrected, and eps.
+    pub inverse: f32,
+    /// The step's limit, times that root.
+    pub limit: f32,
 }
 
 /// The numbers of one step, computed once in f64.
@@ -96,8 +107,8 @@ impl Step {
         }
     }
 
-    /// u, but for what makes a mean of m, held within `limit`; `inverses` are one over roots, which are corrected
-    /// already and have eps in them.
+    /// u, but for what makes a mean of m and what the row has in common, held within `limit`; `inverses` are one over roots:
+    /// of a full v corrected already and with eps in them, of a factored one those of the columns' profile.
     #[inline(always)]
     pub fn ratio(m: &[f32; BLOCK], inverses: &[f32; BLOCK], limit: f32) -> [f32; BLOCK] {
         let mut ratio = [0.0; BLOCK];
@@ -115,29 +126,38 @@ impl Step {
         1.0 / (root * self.per_root + self.eps)
     }
 
-    /// One over the root of a row's factored v as the step before left it, corrected, and eps.
+    /// Of a row whose factored v has this root, as the step before left it, and not yet corrected.
     #[inline(always)]
-    pub fn row_inverse(&self, root: f32) -> f32 {
-        1.0 / (root * self.per_old_root + self.eps)
+    pub fn of_row(&self, root: f32) -> OfRow {
+        let corrected = root * self.per_old_root + self.eps;
+        OfRow { inverse: 1.0 / corrected, limit: self.factored_limit * corrected }
     }
 
-    /// What moves the weights, from [`Step::ratio`].
+    /// Of a row whose v is full.
     #[inline(always)]
-    pub fn push<'a>(&self, ratio: &'a [f32; BLOCK]) -> Push<'a> {
-        Push { along: ratio, size: -self.size, decay: self.decay }
+    pub fn of_full_row(&self) -> OfRow {
+        OfRow { inverse: 1.0, limit: self.limit }
+    }
+
+    /// What moves the weights of a row, from [`Step::ratio`].
+    #[inline(always)]
+    pub fn push<'a>(&self, ratio: &'a [f32; BLOCK], row: &OfRow) -> Push<'a> {
+        Push { along: ratio, size: -self.size, times: row.inverse, decay: self.decay }
     }
 
     /// What is added to the weights; `roots` are not corrected yet.
     #[inline(always)]
     pub fn delta(&self, m: &[f32; BLOCK], roots: &[f32; BLOCK], w: &[f32; BLOCK]) -> [f32; BLOCK] {
-        self.push(&Step::ratio(m, &roots.map(|root| self.inverse(root)), self.limit)).values(w)
+        let (row, inverses) = (self.of_full_row(), roots.map(|root| self.inverse(root)));
+        self.push(&Step::ratio(m, &inverses, row.limit), &row).values(w)
     }
 
     /// The squares of a block's u, for `Tally::squares`: the first four stand for all.
     #[inline(always)]
-    pub fn squares(&self, ratio: &[f32; BLOCK]) -> u64 {
+    pub fn squares(&self, ratio: &[f32; BLOCK], row: &OfRow) -> u64 {
         let squares: [f32; COUNTED] = std::array::from_fn(|i| ratio[i] * ratio[i]);
         let sum = ((squares[0] + squares[2]) + (squares[1] + squares[3])) * self.per_square;
+        let sum = sum * row.inverse * row.inverse;
         u64::from((if sum < MOST_SQUARES { sum } else { MOST_SQUARES }) as u32)
     }
 }
@@ -192,9 +212,9 @@ mod tests {
         let ratio = Step::ratio(&m, &[step.inverse(0.3); BLOCK], step.limit);
         let delta = step.delta(&m, &[0.3; BLOCK], &[0.0; BLOCK]);
         let wanted: f64 = delta.iter().map(|d| (f64::from(*d) / 1e-3).powi(2)).sum();
-        let got = step.squares(&ratio) as f64 / f64::from(SQUARES_PER_ONE);
+        let got = step.squares(&ratio, &step.of_full_row()) as f64 / f64::from(SQUARES_PER_ONE);
         assert!((got / wanted - 1.0).abs() < 1e-5, "{got} {wanted}");
-        assert_eq!(step.squares(&[f32::NAN; BLOCK]), MOST_SQUARES as u64);
-        assert_eq!(step.squares(&[f32::INFINITY; BLOCK]), MOST_SQUARES as u64);
+        assert_eq!(step.squares(&[f32::NAN; BLOCK], &step.of_row(1.0)), MOST_SQUARES as u64);
+        assert_eq!(step.squares(&[f32::INFINITY; BLOCK], &step.of_row(1.0)), MOST_SQUARES as u64);
     }
 }

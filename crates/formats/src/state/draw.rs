@@ -17,10 +17,10 @@
 //!
 //! The purpose keeps the roundings of one step apart: weight and moment of an element must not
 //! share their luck, or the error of one would follow the error of the other. Since a rounding takes 16 bits,
-//! of which the upper ones decide nearly always, one word serves four elements ([`Draws::pairs`]), each with a
-//! window that begins at another byte: it rounds its weight by the window, its moment by the other half of the
-//! word. Every decision has 16 bits of its full range, so none leans; what two neighbours share, one has
-//! among its lower eight, where it decides once in 256 times.
+//! of which the upper ones decide nearly always, one word serves four elements ([`Draws::pairs`]), each with windows of its
+//! own: for its weight and for its moment, which begins in the other half of the word. Every decision has 16 bits of its
+//! full range or more, so none leans; what two windows have in common, one of them has behind its first six to ten bits,
+//! where it decides once in 64 times or more rarely.
 
 use super::{BLOCK, Tally, units};
 use crate::philox::philox4x32;
@@ -95,7 +95,8 @@ impl Draws {
 
     /// Two decisions for each element of the block that begins with `first`, in the upper halves of two words: of
     /// word w = words[i / 4] of its Philox block, `own` is w turned so that bits 8 j to 8 j + 15 are on top, j = i % 4, and
-    /// `other` is `own` with its halves exchanged. Lower halves are no more than a tie-break.
+    /// `other` so that bit 31, 5, 15 or 21 is on top: 22 bits below these are what a shift of w or of w with its halves
+    /// exchanged leaves, or a mask. Lower halves are no more than a tie-break.
     #[inline(always)]
     pub fn pairs(&self, first: u64) -> [[u32; BLOCK]; 2] {
         windows(quad(first / BLOCK as u64, self.key))
@@ -151,7 +152,7 @@ fn windows(words: [u32; 4]) -> [[u32; BLOCK]; 2] {
     let (mut own, mut other) = ([0; BLOCK], [0; BLOCK]);
     for i in 0..BLOCK {
         own[i] = words[i / 4].rotate_left(16 + 24 * (i as u32 % 4));
-        other[i] = own[i].rotate_left(16);
+        other[i] = words[i / 4].rotate_left([0, 26, 16, 10][i % 4]);
     }
     [own, other]
 }
@@ -248,15 +249,25 @@ mod tests {
     }
 
     #[test]
-    fn four_elements_share_a_word_and_no_byte_leads_two_of_them() {
+    fn four_elements_share_a_word_and_its_bits_lead_no_two_windows() {
         let row = Draws::new(5, 6, 7, Purpose::Weight).row((1 << 35) - 96);
         let (mut own, mut other) = ([0; 208], [0; 208]);
         row.pairs(40, &mut own, &mut other);
+        let mut leading = [0u32; 4];
         for i in 0..208 {
-            let bytes = row.block(40 + i as u32 / 16)[i % 16 / 4].to_le_bytes();
-            let at = |k: usize| u32::from(bytes[(i + k) % 4]);
-            assert_eq!(own[i] >> 16, at(1) << 8 | at(0));
-            assert_eq!(other[i] >> 16, at(3) << 8 | at(2));
+            let (word, j) = (row.block(40 + i as u32 / 16)[i % 16 / 4], i % 4);
+            let tops = [[15, 31], [23, 5], [31, 15], [7, 21]][j];
+            assert_eq!([own[i], other[i]], tops.map(|top| word.rotate_left(31 - top)));
+            // A weight's window and its moment's have their first ten bits for themselves, two weights' their first eight
+            // and two moments' six.
+            let first = |of: usize, count: u32| {
+                (0..count).fold(0u32, |bits, bit| bits | 1u32.rotate_left(tops[of] + 32 - bit))
+            };
+            assert_eq!(first(0, 10) & first(1, 10), 0);
+            leading[j] = first(0, 8);
+            if j == 3 {
+                assert_eq!(leading.iter().fold(0, |all, bits| all ^ bits), u32::MAX);
+            }
         }
     }
 

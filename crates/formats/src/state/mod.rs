@@ -65,6 +65,8 @@ pub struct Push<'a> {
     pub along: &'a [f32; BLOCK],
     /// How far.
     pub size: f32,
+    /// How many times as far.
+    pub times: f32,
     /// Share of itself that each weight loses.
     pub decay: f32,
 }
@@ -72,7 +74,7 @@ pub struct Push<'a> {
 impl<'a> Push<'a> {
     /// w += delta.
     pub fn by(delta: &'a [f32; BLOCK]) -> Self {
-        Push { along: delta, size: 1.0, decay: 0.0 }
+        Push { along: delta, size: 1.0, times: 1.0, decay: 0.0 }
     }
 
     /// What is added to weights `w`.
@@ -80,7 +82,7 @@ impl<'a> Push<'a> {
     pub fn values(&self, w: &[f32; BLOCK]) -> [f32; BLOCK] {
         let mut delta = [0.0; BLOCK];
         for i in 0..BLOCK {
-            delta[i] = self.size * self.along[i] - self.decay * w[i];
+            delta[i] = self.size * self.times * self.along[i] - self.decay * w[i];
         }
         delta
     }
@@ -88,7 +90,7 @@ impl<'a> Push<'a> {
     /// Whole units by which weights of `k` units move, rounded down or up as the upper halves of `bits` decide.
     #[inline(always)]
     fn whole_units(&self, k: &[i32; BLOCK], unit: f32, bits: &[u32; BLOCK]) -> [i32; BLOCK] {
-        let times = self.size / unit;
+        let times = self.size / unit * self.times;
         let mut whole = [0; BLOCK];
         for i in 0..BLOCK {
             let luck = units::luck(bits[i]);

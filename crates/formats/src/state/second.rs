@@ -15,8 +15,8 @@
 //! that was silent until now and in the row of a rare token. Adam itself can go 1.16 learning rates, by gradients that
 //! grow from step to step.
 //!
-//! **Of four panels of [`GROUP`] rows, one is looked at for C**, another at each step: a profile is common to all rows, so
-//! a quarter of them shows it. R is of all columns at every step.
+//! **Of eight panels of [`GROUP`] rows, one is looked at for C**, another at each step: a profile is common to all rows, so
+//! an eighth of them shows it. R is of all columns at every step.
 //!
 //! R and v start at zero and are not corrected here: v lacks the factor 1 - beta^t and R the one of the step before,
 //! which `adamw` divides out; in P it cancels. A matrix of rows x columns costs 4 (rows * tiles + 2 columns)
@@ -37,7 +37,7 @@ pub const FLOOR: f32 = 1e-30;
 pub const GROUP: usize = 16;
 
 /// Of so many panels one is looked at for the columns.
-pub const APART: usize = 4;
+pub const APART: usize = 8;
 
 /// So many panels that are looked at are added up first.
 pub const TOGETHER: usize = 4;
@@ -136,12 +136,6 @@ pub fn profile(averages: &[f32], columns: usize, inverses: &mut [f32]) {
     }
 }
 
-/// 1 / sqrt(v) of a block of a row, whose own is `row`, of a part of the profile.
-#[inline(always)]
-pub fn factored(row: f32, profile: &[f32; BLOCK]) -> [f32; BLOCK] {
-    profile.map(|column| row * column)
-}
-
 /// Lets a full v follow the squares of a gradient, as [`full`] does block by block.
 #[inline(always)]
 pub fn follow_squares(v: &mut [f32], g: &[f32], average: Average) {
@@ -199,8 +193,7 @@ mod tests {
         }
         let correction = 1.0 - 0.95f32.powi(3);
         for (i, average) in averages.iter().enumerate() {
-            let inverses = factored(1.0 / root(*average), inverses[16..].first_chunk().unwrap());
-            for (j, inverse) in inverses.into_iter().enumerate() {
+            for (j, inverse) in inverses[16..32].iter().map(|inverse| inverse / root(*average)).enumerate() {
                 let exact = g(i, 16 + j) * g(i, 16 + j);
                 let v = 1.0 / (inverse * inverse);
                 assert!((v / correction / exact - 1.0).abs() < 1e-5, "{i} {j}: {v}");
@@ -215,14 +208,14 @@ mod tests {
         let mut inverses = [0.0; BLOCK];
         profile(&averages, BLOCK, &mut inverses);
         let step = Step::new(&Settings::default(), 1e-3, 100);
-        let inverses = factored(step.row_inverse(root(1.0)), &inverses);
-        let ratio = Step::ratio(&[1e-6; BLOCK], &inverses, step.factored_limit);
-        assert!((ratio[3] * step.size / 1e-3 - 1.0).abs() < 1e-6, "by a learning rate");
-        assert!(ratio[4] < 1e-5);
+        let row = step.of_row(root(1.0));
+        let delta = step.push(&Step::ratio(&[1e-6; BLOCK], &inverses, row.limit), &row).values(&[0.0; BLOCK]);
+        assert!((delta[3] / -1e-3 - 1.0).abs() < 1e-6, "by a learning rate");
+        assert!(delta[4] < 0.0 && delta[4] > -1e-8);
     }
 
     #[test]
-    fn every_row_is_looked_at_once_in_four_steps() {
+    fn every_row_is_looked_at_once_in_eight_steps() {
         for rows in [1, 16, 40, 64, 1000] {
             let all: usize = (7..7 + APART as u64).map(|step| rows_looked_at(0..rows, step)).sum();
             assert_eq!(all, rows);
@@ -240,8 +233,9 @@ mod tests {
         assert_eq!(root(f32::NAN), floor);
         // As large as inverses can be, they move nothing where there is no moment.
         let step = Step::new(&Settings { eps: 0.0, ..Settings::default() }, 1e-3, 1);
-        let largest = factored(step.row_inverse(floor), &[1.0 / floor; BLOCK]);
-        assert_eq!(Step::ratio(&[0.0; BLOCK], &largest, step.factored_limit), [0.0; BLOCK]);
+        let row = step.of_row(floor);
+        let ratio = Step::ratio(&[0.0; BLOCK], &[1.0 / floor; BLOCK], row.limit);
+        assert_eq!(step.push(&ratio, &row).values(&[1.0; BLOCK]), [0.0; BLOCK]);
     }
 
     #[test]

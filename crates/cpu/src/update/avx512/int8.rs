@@ -6,9 +6,8 @@ use halfbyte_formats::state::{Tally, adamw, int8};
 use halfbyte_ops::tensor::UNIT;
 
 use super::luck;
-use super::pairs::{
-    self, Eight, MORE, SIGNED, Span, UPPER, into_words, low_bytes, of_nibbles, pack_nibbles, table,
-};
+use super::orders::{Orders, UPPER};
+use super::pairs::{self, Eight, MORE, SIGNED, Span, of_nibbles, pack_nibbles, table};
 use super::{Moves, floats, within, words, words_mut};
 
 /// The size of a step for the block's rows, in their units.
@@ -44,19 +43,20 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
         let four = |i: usize| _mm512_loadu_si512(codes.add(i * 64).cast());
         (_mm512_cvtepu8_epi32(_mm_loadu_si128(scales.cast())), [[four(0), four(1)], [four(2), four(3)]])
     };
+    let orders = moves.orders;
     let (mut span, mut packed, mut new) = (Span::new(), [zero; 2], [[zero; 2]; 2]);
     for half in 0..2 {
-        let k = whole_units::<BITS>(old[half], rests.get(half));
+        let k = whole_units::<BITS>(old[half], rests.get(half), orders);
         let whole = pairs::whole::<PLAIN>(half, &k, moves);
         let moved = four!(|P| _mm512_add_epi16(k[P], whole[P]));
         span.add(&moved, &whole);
         if BITS == 4 {
-            let (low, high) = (low_bytes(moved[0], moved[1]), low_bytes(moved[2], moved[3]));
+            let (low, high) = (orders.low_bytes(moved[0], moved[1]), orders.low_bytes(moved[2], moved[3]));
             let nibble = _mm512_set1_epi8(15);
             packed[half] = pack_nibbles([_mm512_and_si512(low, nibble), _mm512_and_si512(high, nibble)]);
         }
         let [a, b, c, d] = four!(|P| nearest::<BITS>(moved[P]));
-        new[half] = [lines::<BITS>(low_bytes(a, b)), lines::<BITS>(low_bytes(c, d))];
+        new[half] = [lines::<BITS>(orders.low_bytes(a, b)), lines::<BITS>(orders.low_bytes(c, d))];
     }
     let new = new.as_flattened();
     let (near, _) = span.moved();
@@ -87,16 +87,16 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
 /// Whole units of eight columns, whose codes are two by four lines.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn whole_units<const BITS: u32>(lines: [__m512i; 2], rests: Option<&__m512i>) -> Eight {
+fn whole_units<const BITS: u32>(lines: [__m512i; 2], rests: Option<&__m512i>, orders: &Orders) -> Eight {
     const ROWS: [u8; 64] = turned(16);
     let [first, second] = lines.map(|lines| _mm512_permutexvar_epi8(table(&ROWS), lines));
     let zero = _mm512_setzero_si512();
     let [even, odd] = rests.map_or([zero; 2], |rests| of_nibbles(*rests, SIGNED));
     let pairs = [
-        into_words::<false>(even, UPPER, first),
-        into_words::<false>(odd, UPPER, _mm512_srli_epi32::<8>(first)),
-        into_words::<true>(even, UPPER, second),
-        into_words::<true>(odd, UPPER, _mm512_srli_epi32::<8>(second)),
+        orders.spread::<false>(even, UPPER, first),
+        orders.spread::<false>(odd, UPPER, _mm512_srli_epi32::<8>(first)),
+        orders.spread::<true>(even, UPPER, second),
+        orders.spread::<true>(odd, UPPER, _mm512_srli_epi32::<8>(second)),
     ];
     pairs::units(1 << BITS, &pairs)
 }
@@ -163,7 +163,7 @@ unsafe fn one<const BITS: u32>(
     let rest = &mut remainder[..2 * BITS as usize];
     let (ratio, [own, _]) = (floats(moves.ratio, row), luck::of_row(moves.luck, row));
     let block = int8::Block { codes: &mut signed, scale, remainder: rest };
-    let tally = int8::update_block::<BITS>(block, &moves.step.push(&ratio), &own);
+    let tally = int8::update_block::<BITS>(block, &moves.step.push(&ratio, &moves.rows.of(row)), &own);
     for (j, signed) in signed.into_iter().enumerate() {
         // SAFETY: by the caller's promise.
         unsafe { *codes.add(j * 16 + row) = signed as u8 };

@@ -4,6 +4,8 @@ use std::arch::x86_64::*;
 
 use halfbyte_formats::state::draw::{BLOCK_ROUNDS, ROUNDS};
 
+use super::orders::Orders;
+
 /// States of the rows, in lanes of 64 bits (even rows, then odd ones), and the keys of the rounds.
 pub(super) struct Luck {
     states: [Words; 2],
@@ -87,38 +89,33 @@ pub(super) fn join([even, odd]: &[Words; 2]) -> Words {
 /// halves of [`Luck::base`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn own<const I: usize>(word: __m512i, base: __m512i) -> __m512 {
-    let bytes = |first: i32, second: i32| {
-        let of = |at: i32| at | first | second << 8;
-        _mm512_broadcast_i32x4(_mm_setr_epi32(of(0), of(0x0404), of(0x0808), of(0x0C0C)))
-    };
-    let from = |bytes| _mm512_mask_shuffle_epi8(base, 0x3333_3333_3333_3333, word, bytes);
+pub(super) fn own<const I: usize>(word: __m512i, base: __m512i, orders: &Orders) -> __m512 {
     _mm512_castsi512_ps(match I {
         0 => _mm512_mask_mov_epi16(base, 0x5555_5555, word),
-        1 => from(bytes(1, 2)),
-        2 => from(bytes(2, 3)),
-        _ => from(bytes(3, 0)),
+        _ => orders.two_bytes::<I>(word, base),
     })
 }
 
-/// What its moments are rounded by, in the upper bits.
+/// What the moments of four columns are rounded by: the upper 22 bits of their words, in the lower ones.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn other<const I: usize>(word: __m512i) -> __m512i {
-    match I {
-        0 => word,
-        1 => _mm512_rol_epi32::<24>(word),
-        2 => _mm512_rol_epi32::<16>(word),
-        _ => _mm512_rol_epi32::<8>(word),
-    }
+pub(super) fn others(word: __m512i) -> [__m512i; 4] {
+    let (turned, lower) = (_mm512_rol_epi32::<16>(word), _mm512_set1_epi32(0x3F_FFFF));
+    [
+        _mm512_srli_epi32::<10>(word),
+        _mm512_and_si512(turned, lower),
+        _mm512_srli_epi32::<10>(turned),
+        _mm512_and_si512(word, lower),
+    ]
 }
 
 /// Both of one row, as the reference takes them.
 pub(super) fn of_row(words: &Words, row: usize) -> [[u32; 16]; 2] {
     let mut both = [[0; 16]; 2];
     for i in 0..16 {
-        both[0][i] = super::words(&words[i / 4])[row].rotate_left(16 + 24 * (i as u32 % 4));
-        both[1][i] = both[0][i].rotate_left(16);
+        let word = super::words(&words[i / 4])[row];
+        both[0][i] = word.rotate_left(16 + 24 * (i as u32 % 4));
+        both[1][i] = word.rotate_left([0, 26, 16, 10][i % 4]);
     }
     both
 }

@@ -50,6 +50,7 @@ mod int8;
 mod luck;
 mod moment;
 mod nvfp4;
+mod orders;
 mod pairs;
 mod turn;
 
@@ -66,6 +67,7 @@ use halfbyte_ops::update::Moving;
 
 use luck::{Luck, Words, own};
 use moment::Inverses;
+use orders::Orders;
 
 /// Whether this machine has the instructions, beyond those of `Isa::Avx512`.
 pub(super) fn available() -> bool {
@@ -167,8 +169,11 @@ struct Moves<'a> {
     step: &'a adamw::Step,
     /// How far, in the rows' units.
     times: __m512,
+    /// See [`OfRows`].
+    rows: &'a OfRows,
     /// See [`Luck`].
     base: __m512i,
+    orders: &'a Orders,
 }
 
 impl Moves<'_> {
@@ -182,13 +187,41 @@ impl Moves<'_> {
         ratio: __m512,
         k: impl FnOnce() -> __m512i,
     ) -> __m512i {
-        let luck = own::<I>(word, self.base);
+        let luck = own::<I>(word, self.base, self.orders);
         _mm512_castps_si512(if PLAIN {
             _mm512_fmadd_ps(ratio, self.times, luck)
         } else {
             let lost = _mm512_mul_ps(_mm512_set1_ps(self.step.decay), _mm512_cvtepi32_ps(k()));
             _mm512_add_ps(_mm512_fmsub_ps(ratio, self.times, lost), luck)
         })
+    }
+}
+
+/// What the elements of a row have in common, of sixteen rows: `adamw::OfRow`.
+struct OfRows {
+    inverses: __m512,
+    limits: __m512,
+}
+
+impl OfRows {
+    /// Of rows that have these averages of v.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn new(averages: __m512, step: &adamw::Step) -> OfRows {
+        let set = _mm512_set1_ps;
+        let corrected = _mm512_add_ps(_mm512_mul_ps(roots(averages), set(step.per_old_root)), set(step.eps));
+        OfRows {
+            inverses: _mm512_div_ps(set(1.0), corrected),
+            limits: _mm512_mul_ps(set(step.factored_limit), corrected),
+        }
+    }
+
+    /// Of one of them.
+    fn of(&self, row: usize) -> adamw::OfRow {
+        // SAFETY: sixteen values, without padding.
+        let [inverse, limit] = [self.inverses, self.limits]
+            .map(|of| unsafe { (*std::ptr::from_ref(&of).cast::<[f32; 16]>())[row] });
+        adamw::OfRow { inverse, limit }
     }
 }
 
@@ -226,11 +259,19 @@ impl Sums {
     /// With one more block.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn add(&mut self, block: usize, gradient: __m512, ratio: &[__m512; 8], step: &adamw::Step) {
+    fn add(
+        &mut self,
+        block: usize,
+        gradient: __m512,
+        ratio: &[__m512; 8],
+        rows: &OfRows,
+        step: &adamw::Step,
+    ) {
         self.gradient[block % BLOCKS] = gradient;
         let both = |a: __m512, b: __m512| _mm512_add_ps(_mm512_mul_ps(a, a), _mm512_mul_ps(b, b));
         let counted = _mm512_add_ps(both(ratio[0], ratio[2]), both(ratio[1], ratio[3]));
         let squares = _mm512_mul_ps(counted, _mm512_set1_ps(step.per_square));
+        let squares = _mm512_mul_ps(_mm512_mul_ps(squares, rows.inverses), rows.inverses);
         // A NaN becomes the second of both.
         let held = _mm512_min_ps(squares, _mm512_set1_ps(adamw::MOST_SQUARES));
         self.moves = _mm512_add_epi32(self.moves, _mm512_cvttps_epi32(held));
@@ -280,11 +321,11 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
     moving: &Moving<'_>,
 ) -> Tally {
     let (step, width) = (&moving.step.adamw, panel.width);
-    let luck = Luck::new(moving.draws.key(), panel.first, width as u64);
+    let (luck, orders) = (Luck::new(moving.draws.key(), panel.first, width as u64), Orders::new());
     let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(second::tiles(width) as i32));
     let mut averages = _mm512_setzero_ps();
-    let (mut row_inverses, limit) = (averages, moving.step.limit());
+    let mut rows = OfRows { inverses: averages, limits: averages };
     let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
     // Of a block of sixteen rows.
     let (rest_bytes, moment_bytes) = (32 * BITS as usize, 16 * Moment::Four.block_bytes());
@@ -296,9 +337,7 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
         if (unit * UNIT).is_multiple_of(TILE) {
             // SAFETY: the tile's averages of sixteen rows.
             averages = unsafe { _mm512_i32gather_ps::<4>(places, panel.averages.add(tile)) };
-            let corrected = _mm512_mul_ps(roots(averages), _mm512_set1_ps(step.per_old_root));
-            row_inverses =
-                _mm512_div_ps(_mm512_set1_ps(1.0), _mm512_add_ps(corrected, _mm512_set1_ps(step.eps)));
+            rows = OfRows::new(averages, step);
         }
         // SAFETY: a unit of the panel, of which everything lies at multiples of 64 bytes.
         unsafe {
@@ -311,7 +350,7 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
                 prefetch(panel.remainders.wrapping_add(4 * units * rest_bytes), rest_bytes, number);
                 prefetch(panel.moments.wrapping_add(4 * units * moment_bytes), moment_bytes, number);
                 prefetch(panel.next_gradient.cast(), 1024, number);
-                let times = match TABLE {
+                let per_unit = match TABLE {
                     true => int8::times::<BITS>(weights, block, step),
                     false => nvfp4::times::<BITS>(weights, block, panel.global, step),
                 };
@@ -319,17 +358,19 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
                 let scale_at = moments.add(512 + block * 16).cast::<__m128i>();
                 let scale = _mm512_cvtepu8_epi32(_mm_loadu_si128(scale_at));
                 let profile = &*panel.profile.add(column).cast::<Columns<f32>>();
-                let inverses = Inverses { rows: row_inverses, profile, limit };
+                let inverses = Inverses { profile, limits: rows.limits };
                 let (moved, words) = ((&mut m, &mut ratio), (&luck, column, &mut drawn));
                 let g = &*panel.gradient.add(column * 16).cast::<Columns<[f32; 16]>>();
                 let numbers = moment::follow((moment, scale), g, &inverses, step, moved, words);
                 let drawn = luck::join(&drawn);
-                let scale = moment::keep(moment, (&m, &mut ratio), &numbers, &drawn);
+                let scale = moment::keep(moment, (&m, &mut ratio), &numbers, &drawn, orders);
                 _mm_storeu_si128(scale_at, _mm512_cvtepi32_epi8(scale));
-                sums.add(number, numbers.squares, &ratio[0], step);
+                sums.add(number, numbers.squares, &ratio[0], &rows, step);
                 let rests = panel.remainders.add(number * rest_bytes).cast::<__m512i>();
                 let rests = std::slice::from_raw_parts_mut(rests, BITS as usize / 2);
-                let moves = Moves { ratio: &ratio, luck: &drawn, step, times, base: luck.base };
+                let times = _mm512_mul_ps(per_unit, rows.inverses);
+                let moves =
+                    Moves { ratio: &ratio, luck: &drawn, step, times, rows: &rows, base: luck.base, orders };
                 tally.add(match TABLE {
                     true => int8::block::<BITS, PLAIN>(weights, block, rests, &moves),
                     false => {

@@ -6,6 +6,7 @@ use halfbyte_formats::state::draw::BLOCK_ROUNDS;
 use halfbyte_formats::state::{adamw, moment};
 
 use super::luck::{self, Luck, Words};
+use super::orders::Orders;
 use super::{Columns, floats, select, words_mut};
 
 /// Exponent bias of a scale byte, in quarters of a binade: `moment`'s own.
@@ -13,12 +14,10 @@ const SHIFT: i32 = (127 - 48) << 2;
 
 /// What sixteen rows multiply their moments by, and how far that may lead.
 pub(super) struct Inverses<'a> {
-    /// `adamw::Step::row_inverse` of the rows.
-    pub(super) rows: __m512,
-    /// Those of the columns' profile.
+    /// Of the columns' profile.
     pub(super) profile: &'a Columns<f32>,
     /// The most that comes of it.
-    pub(super) limit: f32,
+    pub(super) limits: __m512,
 }
 
 /// Numbers of a block of the sixteen rows.
@@ -44,7 +43,7 @@ pub(super) fn follow(
     let set = _mm512_set1_ps;
     let table =
         _mm512_setr_ps(0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0);
-    let (unit, limit) = (_mm512_mul_ps(set(step.keep), decode_scale(scale)), set(inverses.limit));
+    let unit = _mm512_mul_ps(set(step.keep), decode_scale(scale));
     let [mut amax, mut squares] = [[_mm512_setzero_ps(); 4]; 2];
     for half in 0..2 {
         let mut words = luck.begin(half, column);
@@ -59,9 +58,9 @@ pub(super) fn follow(
             m[half][J] = new;
             amax[J % 4] = larger(amax[J % 4], new);
             squares[J % 4] = _mm512_fmadd_ps(g, g, squares[J % 4]);
-            let inverse = _mm512_mul_ps(inverses.rows, set(inverses.profile[half][J]));
+            let free = _mm512_mul_ps(new, set(inverses.profile[half][J]));
             // The smaller magnitude, with the sign of the first.
-            ratio[half][J] = _mm512_range_ps::<0b0010>(_mm512_mul_ps(new, inverse), limit);
+            ratio[half][J] = _mm512_range_ps::<0b0010>(free, inverses.limits);
         }, 0 1 2 3 4 5 6 7);
         drawn[half] = words;
     }
@@ -99,13 +98,14 @@ pub(super) fn keep(
     (m, ratio): (&Columns<__m512>, &mut Columns<__m512>),
     &Numbers { amax, squares }: &Numbers,
     luck: &Words,
+    orders: &Orders,
 ) -> __m512i {
     let (mut scale, inverse) = scales(amax);
     for half in 0..2 {
-        let [low, high] = [luck[2 * half], luck[2 * half + 1]];
-        let low = four!(|J| code(m[half][J], inverse, luck::other::<J>(low)));
-        let high = four!(|J| code(m[half][4 + J], inverse, luck::other::<J>(high)));
-        codes[half] = pack(&low, &high);
+        let (low, high) = (luck::others(luck[2 * half]), luck::others(luck[2 * half + 1]));
+        let low = four!(|J| code(m[half][J], inverse, low[J]));
+        let high = four!(|J| code(m[half][4 + J], inverse, high[J]));
+        codes[half] = pack(&low, &high, orders);
     }
     // Infinite, or a rounding beyond the last code: what lies below is neither.
     let mut broken = _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(_mm512_mul_ps(amax, inverse), _mm512_set1_ps(12.0));
@@ -136,7 +136,7 @@ fn code(m: __m512, inverse: __m512, bits: __m512i) -> __m512i {
     let x = _mm512_mul_ps(m, inverse);
     // The larger magnitude, with the sign of the first.
     let moved = _mm512_add_ps(x, _mm512_range_ps::<0b0011>(x, _mm512_set1_ps(2.0)));
-    _mm512_add_epi32(_mm512_castps_si512(moved), _mm512_srli_epi32::<10>(bits))
+    _mm512_add_epi32(_mm512_castps_si512(moved), bits)
 }
 
 /// The nibbles of eight columns, 0 to 3 and 4 to 7, side by side; they come as [`code`] gives them.
@@ -145,12 +145,11 @@ fn code(m: __m512, inverse: __m512, bits: __m512i) -> __m512i {
 /// of four columns, in which both signs move to their codes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn pack(low: &[__m512i; 4], high: &[__m512i; 4]) -> __m512i {
+fn pack(low: &[__m512i; 4], high: &[__m512i; 4], orders: &Orders) -> __m512i {
     let field = |shift: u32| ((1u32 << 31 | 7 << 22) >> shift) as i32;
     let two = |even, odd| select(_mm512_set1_epi32(field(0)), odd, _mm512_srli_epi32::<4>(even));
-    // Upper halves of the one below those of the other: signs in bits 11 and 15, codes from bits 2 and 6 on.
-    let halves = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
-    let words = |low, high| _mm512_mask_shuffle_epi8(high, 0x3333_3333_3333_3333, low, halves);
+    // Signs in bits 11 and 15, codes from bits 2 and 6 on.
+    let words = |low, high| orders.upper_halves(low, high);
     let signs = |x| select(_mm512_set1_epi16(1 << 5 | 1 << 9), _mm512_srli_epi16::<6>(x), x);
     let first = signs(words(two(low[0], low[1]), two(high[0], high[1])));
     let second = signs(words(two(low[2], low[3]), two(high[2], high[3])));

@@ -6,9 +6,8 @@ use halfbyte_formats::state::{Tally, adamw, weight};
 use halfbyte_ops::tensor::UNIT;
 
 use super::luck;
-use super::pairs::{
-    self, Eight, LOWER, MORE, SIGNED, Span, UPPER, into_words, low_bytes, of_nibbles, pack_nibbles, table,
-};
+use super::orders::{LOWER, Orders, UPPER};
+use super::pairs::{self, Eight, MORE, SIGNED, Span, of_nibbles, pack_nibbles, table};
 use super::{Moves, floats, select, within, words, words_mut};
 
 /// The size of a step for the block's rows, in their units.
@@ -53,12 +52,12 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     };
     let (mut span, mut new, mut new_rests) = (Span::new(), [zero; 2], [zero; 4]);
     for half in 0..2 {
-        let k = whole_units::<BITS>(old[half], &rests[half * rests.len() / 2..]);
+        let k = whole_units::<BITS>(old[half], &rests[half * rests.len() / 2..], moves.orders);
         let whole = pairs::whole::<PLAIN>(half, &k, moves);
         let moved = four!(|P| _mm512_add_epi16(k[P], whole[P]));
         span.add(&moved, &whole);
-        let (low, low_rest) = split::<BITS>(moved[0], moved[1]);
-        let (high, high_rest) = split::<BITS>(moved[2], moved[3]);
+        let (low, low_rest) = split::<BITS>(moved[0], moved[1], moves.orders);
+        let (high, high_rest) = split::<BITS>(moved[2], moved[3], moves.orders);
         new[half] = pack_nibbles([low, high]);
         match BITS {
             8 => [new_rests[2 * half], new_rests[2 * half + 1]] = [low_rest, high_rest],
@@ -120,7 +119,7 @@ fn stays<const BITS: u32>(byte: __m512i, farthest: __m512i) -> u16 {
 /// Whole units of eight columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i]) -> Eight {
+fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i], orders: &Orders) -> Eight {
     let halves = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
     let [even, odd] = of_nibbles(codes, halves);
     let rests = match BITS {
@@ -131,18 +130,18 @@ fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i]) -> Eight {
         _ => {
             let [even, odd] = of_nibbles(rests[0], SIGNED);
             [
-                into_words::<false>(even, UPPER, even),
-                into_words::<false>(odd, UPPER, odd),
-                into_words::<true>(even, UPPER, even),
-                into_words::<true>(odd, UPPER, odd),
+                orders.spread::<false>(even, UPPER, even),
+                orders.spread::<false>(odd, UPPER, odd),
+                orders.spread::<true>(even, UPPER, even),
+                orders.spread::<true>(odd, UPPER, odd),
             ]
         }
     };
     let pairs = [
-        into_words::<false>(even, LOWER, rests[0]),
-        into_words::<false>(odd, LOWER, rests[1]),
-        into_words::<true>(even, LOWER, rests[2]),
-        into_words::<true>(odd, LOWER, rests[3]),
+        orders.spread::<false>(even, LOWER, rests[0]),
+        orders.spread::<false>(odd, LOWER, rests[1]),
+        orders.spread::<true>(even, LOWER, rests[2]),
+        orders.spread::<true>(odd, LOWER, rests[3]),
     ];
     // A code is counted in halves of one.
     pairs::units(1 << (BITS - 2), &pairs)
@@ -151,7 +150,7 @@ fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i]) -> Eight {
 /// Nearest codes of four columns and what is left of their units, as `weight` splits; bytes, in order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn split<const BITS: u32>(even: __m512i, odd: __m512i) -> (__m512i, __m512i) {
+fn split<const BITS: u32>(even: __m512i, odd: __m512i, orders: &Orders) -> (__m512i, __m512i) {
     /// For every number of whole quarters, the grid of the midpoints: nearest codes, and the low bytes of their units and
     /// [`MORE`].
     const fn entries(quarter: i32, half: i32) -> [[u8; 64]; 2] {
@@ -184,7 +183,7 @@ fn split<const BITS: u32>(even: __m512i, odd: __m512i) -> (__m512i, __m512i) {
     };
     let at = select(_mm512_set1_epi16(255), quarters[0], quarters[1]);
     let below = _mm512_permutexvar_epi8(at, table(below));
-    (_mm512_permutexvar_epi8(at, table(codes)), _mm512_sub_epi8(low_bytes(even, odd), below))
+    (_mm512_permutexvar_epi8(at, table(codes)), _mm512_sub_epi8(orders.low_bytes(even, odd), below))
 }
 
 /// Ones in nibbles that are not what they were.
@@ -217,7 +216,8 @@ fn one<const BITS: u32>(
     let rest = &mut remainder[..2 * BITS as usize];
     let (ratio, [own, _]) = (floats(moves.ratio, row), luck::of_row(moves.luck, row));
     let block = weight::Block { codes: &mut codes, scale, remainder: rest };
-    let tally = weight::update_block::<BITS>(block, global, &moves.step.push(&ratio), &own);
+    let tally =
+        weight::update_block::<BITS>(block, global, &moves.step.push(&ratio, &moves.rows.of(row)), &own);
     for (new, bytes) in new.iter_mut().zip(codes.as_chunks::<4>().0) {
         words_mut(new)[row] = u32::from_le_bytes(*bytes);
     }

@@ -106,29 +106,6 @@ pub(super) fn of_nibbles(columns: __m512i, table: [i8; 16]) -> [__m512i; 2] {
 /// Rests of four bits.
 pub(super) const SIGNED: [i8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1];
 
-/// Two bytes of each dword of one register, the first two or the last two, into its words: lower bytes or upper ones. The
-/// other bytes are those of `beside`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn into_words<const LAST: bool>(bytes: __m512i, to: u64, beside: __m512i) -> __m512i {
-    let first = if LAST { 2 } else { 0 };
-    let order = quarter(std::array::from_fn(|i| (i / 4 * 4 + i % 4 / 2) as i8 + first));
-    _mm512_mask_shuffle_epi8(beside, to, bytes, order)
-}
-
-/// Bytes with an even number, the lower ones of words.
-pub(super) const LOWER: u64 = 0x5555_5555_5555_5555;
-/// The others.
-pub(super) const UPPER: u64 = !LOWER;
-
-/// The lower bytes of two pairs of columns, 0 2 and 1 3, in the order of the columns.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn low_bytes(even: __m512i, odd: __m512i) -> __m512i {
-    let other = quarter([1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14]);
-    _mm512_mask_shuffle_epi8(even, UPPER, odd, other)
-}
-
 /// The nibbles of eight columns side by side, from bytes of four and four, which hold nothing else.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]

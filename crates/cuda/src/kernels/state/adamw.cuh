@@ -9,24 +9,35 @@ struct Step {
     float keep, size, per_root, per_old_root, eps, decay, limit, per_square;
 };
 
-// What sixteen weights are moved by: size * along[i] - decay * w[i].
+// As `adamw::OfRow`.
+struct OfRow {
+    float inverse, limit;
+};
+
+// Of a row whose factored v has this root.
+DEVICE OfRow of_row(const Step& step, float root) {
+    float corrected = root * step.per_old_root + step.eps;
+    return {1.0f / corrected, step.limit * corrected};
+}
+
+// What sixteen weights are moved by: size * times * along[i] - decay * w[i].
 struct Push {
     float along[BLOCK];
-    float size, decay;
+    float size, times, decay;
 
     DEVICE void values(const float (&w)[BLOCK], float (&delta)[BLOCK]) const {
-        UNROLL for (int i = 0; i < BLOCK; i++) delta[i] = size * along[i] - decay * w[i];
+        UNROLL for (int i = 0; i < BLOCK; i++) delta[i] = size * times * along[i] - decay * w[i];
     }
 
     // Whole units of moves, if they are near, as `settled` gives them. Of weights of k(i) units, of 256 of which
-    // `size` is `times`.
-    template <class Luck, class K> DEVICE void settle(K k, float times, const Luck& luck, u32 (&moves)[BLOCK]) const {
+    // `size` is `far`, times `times`.
+    template <class Luck, class K> DEVICE void settle(K k, float far, const Luck& luck, u32 (&moves)[BLOCK]) const {
         if (decay == 0.0f) {
-            UNROLL for (int i = 0; i < BLOCK; i++) moves[i] = settled(held_fma(along[i], times, luck.luck(i)));
+            UNROLL for (int i = 0; i < BLOCK; i++) moves[i] = settled(held_fma(along[i], far, luck.luck(i)));
         } else {
             float lost = decay * PER_256;
             UNROLL for (int i = 0; i < BLOCK; i++) {
-                float t = __fmaf_rn(along[i], times, -(lost * float_of_units(k(i))));
+                float t = __fmaf_rn(along[i], far, -(lost * float_of_units(k(i))));
                 moves[i] = settled(held_sum(t, luck.luck(i)));
             }
         }
@@ -34,11 +45,11 @@ struct Push {
 
     // Whole units of any moves.
     template <class Luck> DEVICE void whole_units(const int (&k)[BLOCK], float unit, const Luck& luck, int (&whole)[BLOCK]) const {
-        float times = size / unit;
+        float far = size / unit * times;
         u32 near[BLOCK];
-        settle([&](int i) { return k[i]; }, times * PER_256, luck, near);
+        settle([&](int i) { return k[i]; }, far * PER_256, luck, near);
         UNROLL for (int i = 0; i < BLOCK; i++) {
-            float t = decay == 0.0f ? along[i] * times : __fmaf_rn(along[i], times, -(decay * float_of_units(k[i])));
+            float t = decay == 0.0f ? along[i] * far : __fmaf_rn(along[i], far, -(decay * float_of_units(k[i])));
             u32 whole_near = near[i] - SETTLED;
             whole[i] = whole_near < 128 ? (int)whole_near - 64 : stochastic(hold(t), luck[i]);
         }
@@ -58,13 +69,14 @@ DEVICE float followed(const Step& step, float m, float g) {
     return __fmaf_rn(step.keep, m, g);
 }
 
-// Along moments over roots, of which the inverses are given, corrected and with eps in them. NUMBERS: there is no NaN.
-template <bool NUMBERS> DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&inverses)[BLOCK]) {
+// Along moments over roots, of which the inverses are given: `Step::ratio` and `Step::push`. NUMBERS: there is no NaN.
+template <bool NUMBERS>
+DEVICE Push push_of(const Step& step, const float (&m)[BLOCK], const float (&inverses)[BLOCK], const OfRow& row) {
     Push push;
-    push.size = -step.size, push.decay = step.decay;
+    push.size = -step.size, push.times = row.inverse, push.decay = step.decay;
     UNROLL for (int i = 0; i < BLOCK; i++) {
         float free = m[i] * inverses[i];
-        push.along[i] = NUMBERS ? fminf(fmaxf(free, -step.limit), step.limit) : clamped(free, -step.limit, step.limit);
+        push.along[i] = NUMBERS ? fminf(fmaxf(free, -row.limit), row.limit) : clamped(free, -row.limit, row.limit);
     }
     return push;
 }
@@ -74,7 +86,8 @@ DEVICE u32 squares_of(const Step& step, const Push& push) {
     constexpr float MOST = 16777216.0f;
     float squares[4];
     UNROLL for (int i = 0; i < 4; i++) squares[i] = push.along[i] * push.along[i];
-    return (u32)fminf(((squares[0] + squares[2]) + (squares[1] + squares[3])) * step.per_square, MOST);
+    float sum = ((squares[0] + squares[2]) + (squares[1] + squares[3])) * step.per_square;
+    return (u32)fminf(sum * push.times * push.times, MOST);
 }
 
 } // namespace state

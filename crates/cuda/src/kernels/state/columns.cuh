@@ -52,7 +52,7 @@ struct Averages {
 // ---- sums ----
 
 // Rows of a panel; of so many panels one is looked at; and so many of those are added up first.
-constexpr u32 GROUP = 16, APART = 4, TOGETHER = 4;
+constexpr u32 GROUP = 16, APART = 8, TOGETHER = 4;
 
 // Columns whose squares a warp sums, of panels that are added up: eight threads a panel, four columns each.
 constexpr u32 ABREAST = 32;

@@ -38,15 +38,11 @@ DEVICE void draw_block(Draws draws, u64 first, u32 (&words)[BLOCK]) {
     }
 }
 
-// Two decisions for each of sixteen elements, four of which share a word: its bytes, turned so that another one
-// is on top for each.
+// Two decisions for each of sixteen elements, four of which share a word, turned so that other bits are on top for each.
 struct Pairs {
     u32 words[4];
 
-    DEVICE u32 turned(int i, int bytes) const {
-        int by = 8 * ((i + bytes) % 4);
-        return words[i / 4] << (32 - by) % 32 | words[i / 4] >> by;
-    }
+    DEVICE u32 turned(int i, int by) const { return __funnelshift_l(words[i / 4], words[i / 4], by); }
 };
 
 // What rounds the weights, and what rounds the moments.
@@ -55,7 +51,7 @@ struct Own : Pairs {
     // bytes has room for one constant, which is the choice.
     u32 base;
 
-    DEVICE u32 operator[](int i) const { return turned(i, 2); }
+    DEVICE u32 operator[](int i) const { return turned(i, 16 + 24 * (i % 4)); }
 
     // `units::luck` over 256: three quarters and two bytes of a word far below.
     DEVICE float luck(int i) const {
@@ -63,15 +59,14 @@ struct Own : Pairs {
     }
 };
 struct Other : Pairs {
-    DEVICE u32 operator[](int i) const { return turned(i, 0); }
+    DEVICE u32 operator[](int i) const { return turned(i, (i % 4 == 1 || i % 4 == 2 ? 16 : 0) + (i % 2 ? 10 : 0)); }
 };
 
-// The upper 28 bits of what rounds element i. Of pairs they are three bytes of a word turned by a nibble, and half of the
-// fourth.
+// The upper 28 bits of what rounds element i, of which 22 count: of pairs those of a word or of its halves exchanged, the
+// upper ones or the lower.
 DEVICE u32 upper28(const Other& luck, int i) {
-    u32 word = luck.words[i / 4], turned = word >> 4 | word << 28;
-    int bytes = i % 4 | (i + 1) % 4 << 4 | (i + 2) % 4 << 8 | ((i + 3) % 4 + 4) << 12;
-    return __byte_perm(turned, turned & 0x0F0F0F0F, bytes);
+    u32 word = luck.words[i / 4], turned = i % 4 == 1 || i % 4 == 2 ? __byte_perm(word, word, 0x1032) : word;
+    return i % 2 ? turned << 6 & 0x0FFFFFFF : turned >> 4;
 }
 
 DEVICE u32 upper28(const u32 (&luck)[BLOCK], int i) {

@@ -25,22 +25,16 @@ struct SecondMoments {
     ColumnSums columns;
 };
 
-// `Step::row_inverse`.
-DEVICE float row_inverse(const Step& step, float root) {
-    return 1.0f / (root * step.per_old_root + step.eps);
-}
-
-// Of a tile, factored: the row's inverse root, and those of the profile.
+// Of a tile, factored: what the row has in common, and inverse roots of the profile.
 struct Factored {
-    float of_row;
+    OfRow row;
     const float* profile;
 
     DEVICE void inverses(u32 block, float (&inverses)[BLOCK]) const {
         const float* near = profile + profile_place(block % 32 * BLOCK);
         UNROLL for (int i = 0; i < BLOCK; i += 4) {
             float4 four = *(const float4*)(near + profile_place(i));
-            inverses[i] = of_row * four.x, inverses[i + 1] = of_row * four.y;
-            inverses[i + 2] = of_row * four.z, inverses[i + 3] = of_row * four.w;
+            inverses[i] = four.x, inverses[i + 1] = four.y, inverses[i + 2] = four.z, inverses[i + 3] = four.w;
         }
     }
 };
@@ -64,7 +58,7 @@ struct MomentPlace {
 
 // Moves a block of them, of any kind.
 DEVICE Push move_moments(const MomentPlace& at, u32 kind, const Step& step, const float (&g)[BLOCK],
-                         const float (&inverses)[BLOCK], const Other& luck) {
+                         const float (&inverses)[BLOCK], const OfRow& row, const Other& luck) {
     float m[BLOCK];
     if (kind == MOMENT_FOUR) {
         u32 codes[2];
@@ -83,7 +77,7 @@ DEVICE Push move_moments(const MomentPlace& at, u32 kind, const Step& step, cons
         float* floats = (float*)at.codes;
         UNROLL for (int i = 0; i < BLOCK; i++) floats[i] = m[i] = one_nan(followed(step, floats[i], g[i]));
     }
-    return push_of<false>(step, m, inverses);
+    return push_of<false>(step, m, inverses, row);
 }
 
 // ---- all of it ----
@@ -131,8 +125,8 @@ struct Move {
 
 template <class Block>
 DEVICE void update(Block& block, const typename Block::Tables& tables, float global, const Move& by, Tally& tally) {
-    float times = Block::times_of(block.scale, global, by.push.size);
-    Moved moved = block.update_near(tables, times, by.push, by.luck, tally);
+    float far = Block::times_of(block.scale, global, by.push.size) * by.push.times;
+    Moved moved = block.update_near(tables, far, by.push, by.luck, tally);
     if (moved != DONE) block.update_far(global, by.push, by.luck, moved, tally);
 }
 
@@ -177,11 +171,16 @@ DEVICE void move_any(const Common<W>& of, const Row<W>& row, u32 number, u32 blo
     u64 before = (u64)number * blocks;
     Pairs pairs = draw_pairs(task.draws, before, block);
     float inverses[BLOCK];
-    if (of.second.full) full_inverses(of.second, (before + block) * BLOCK, of.step, g, inverses);
-    else factored.inverses(block, inverses);
+    OfRow of_row = factored.row;
+    if (of.second.full) {
+        full_inverses(of.second, (before + block) * BLOCK, of.step, g, inverses);
+        of_row = {1.0f, of.step.limit};
+    } else {
+        factored.inverses(block, inverses);
+    }
     u32 each = task.moment == MOMENT_FOUR ? 8 : task.moment == MOMENT_EIGHT ? 16 : 64;
     MomentPlace moments = {row.moments + block * each, row.moments + blocks * each + block};
-    Push push = move_moments(moments, task.moment, of.step, g, inverses, Other{pairs});
+    Push push = move_moments(moments, task.moment, of.step, g, inverses, of_row, Other{pairs});
     counts.moves += squares_of(of.step, push);
     W weight;
     weight.load_from(row.at, block);
@@ -217,7 +216,7 @@ DEVICE void learn(const Task& task, const SecondMoments& second, const Step& ste
             u32 block = start + threadIdx.x, tile = block / 32;
             float *place = second.second + (u64)number * tiles + tile, average = 0.0f, sum = 0.0f;
             if (!second.full && tile < tiles) average = *place;
-            Factored factored = {row_inverse(step, root(average)), profile + tile * TILE};
+            Factored factored = {of_row(step, root(average)), profile + tile * TILE};
             if (block < blocks) {
                 float g[BLOCK];
                 row.gradient.template load_block<false>(task.columns, block, g);

@@ -23,7 +23,7 @@ __device__ __noinline__ void move_aside(Task task, SecondMoments second, Step st
     Row<W> row(task, second.width / BLOCK, of.index, common.global);
     float g[BLOCK];
     row.gradient.template load_block<true>(task.columns, of.block, g);
-    Factored factored = {row_inverse(step, root(of.average)), profile};
+    Factored factored = {of_row(step, root(of.average)), profile};
     move_any<W>(common, row, task.first + of.index, of.block, factored, g, counts);
     const Tally& tally = counts.tally;
     u64 parts[5] = {tally.changed, tally.rescaled, tally.saturated, tally.refused, counts.moves};
@@ -141,7 +141,7 @@ DEVICE bool move_tile(const Common<W>& of, const Made& made, Part<W, NARROW>& pa
     bool there = tile * 32 + threadIdx.x % 32 < spot.blocks;
     Pairs pairs = draw_pairs(of.task.draws, spot.before, spot.block);
     float g[BLOCK], inverses[BLOCK], m[BLOCK], amax, average = part.average;
-    Factored factored = {row_inverse(step, root_in_range(average)), made.profile};
+    Factored factored = {of_row(step, root_in_range(average)), made.profile};
     part.gradient_to(g);
     float of_gradient = squares(g);
     factored.inverses(threadIdx.x, inverses);
@@ -152,10 +152,10 @@ DEVICE bool move_tile(const Common<W>& of, const Made& made, Part<W, NARROW>& pa
     float inverse = choose_scale(amax, chosen);
     // An infinite sum shows what is no number, the largest whether one must be held.
     bool usual = (of_gradient < __uint_as_float(0x7F800000)) & (amax <= LARGE) & (amax * inverse <= 6.0f);
-    Push push = push_of<true>(step, m, inverses);
+    Push push = push_of<true>(step, m, inverses, factored.row);
     u32 moments[2];
     codes_of<false>(m, inverse, Other{pairs}, moments);
-    float by = made.times[weight.block.scale];
+    float by = made.times[weight.block.scale] * push.times;
     Tally here = {};
     usual &= weight.block.update_near(of.tables, by, push, Own{{pairs}, of.task.base}, here) == DONE;
     again(index);
