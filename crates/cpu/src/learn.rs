@@ -94,7 +94,7 @@ pub(crate) fn weight(
         let [first, end] = [chunk, chunk + 1].map(|chunk| chunk * squares / chunks * SQUARE);
         let rows = first..end.min(rows);
         let dy = scratch.of_thread(thread);
-        // SAFETY: `Places` counts them; they are this thread's, as the rows are, which are taken in order.
+        // SAFETY: `Places` counts them; they are this thread's, as the rows are, which are taken in order and begin with a panel.
         unsafe {
             let gradient = Place(dy.pointer().add(at.gradient)).cast::<f32>();
             product.make(rows.clone(), dy, gradient, || task.ask_for(rows.clone()));

@@ -7,7 +7,7 @@ use halfbyte_formats::int8_block;
 use halfbyte_formats::philox;
 use halfbyte_formats::state::draw::{Draws, Purpose};
 use halfbyte_formats::state::int8::{self, Remainder, Row};
-use halfbyte_formats::state::{BLOCK, Tally};
+use halfbyte_formats::state::{BLOCK, Push, Tally};
 use proptest::prelude::*;
 
 const WIDTHS: [Remainder; 3] = [Remainder::Byte, Remainder::Nibble, Remainder::None];
@@ -125,6 +125,23 @@ fn a_row_of_zeros_can_learn() {
         let mut stored = Stored::import(&[0.0; 16], width);
         stored.update(&[1e-5; 16], 5, 0);
         assert!(stored.decode().iter().all(|w| (*w - 1e-5).abs() < 2e-7), "{:?}", stored.decode());
+    }
+}
+
+#[test]
+fn of_a_block_of_zeros_in_a_silent_row_only_what_has_a_gradient_moves() {
+    // So large a step over so small a root that it is infinitely many of the units that zeros have.
+    let mut along = [0.0; BLOCK];
+    along[3] = 1e-8;
+    let push = Push { along: &along, size: -1e-3, times: 1e8, decay: 0.0 };
+    for moved in [true, false] {
+        let (mut codes, mut scale, mut remainder) = ([0i8; BLOCK], 1, [0; BLOCK / 2]);
+        let push = Push { along: if moved { &along } else { &[0.0; BLOCK] }, ..push };
+        let block = int8::Block { codes: &mut codes, scale: &mut scale, remainder: &mut remainder };
+        let tally = int8::update_block::<4>(block, &push, &[0x1234_5678; BLOCK]);
+        assert_eq!((tally.refused, tally.rescaled), (0, u64::from(moved)));
+        assert!((0..BLOCK).all(|i| (codes[i] != 0) == (moved && i == 3)), "{codes:?}");
+        assert_eq!(scale == 1 && remainder == [0; BLOCK / 2], !moved);
     }
 }
 

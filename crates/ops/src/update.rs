@@ -2,8 +2,8 @@
 //! `halfbyte_formats::state` defines for a block of 16.
 //!
 //! Matrices and tables have factored second moments; vectors, and for comparison all, one per element. Rows
-//! may come in parts, from the first to the last; in parts of 512 rows they give the bytes that all give at once,
-//! since columns' squares are added up by so many. Kept, all row after row, rows padded to whole blocks:
+//! may come in parts, from the first to the last; in parts of whole groups, as `learn` takes them, they give the bytes
+//! that all give at once, since columns' squares are added up by so many. Kept, all row after row, rows padded to whole blocks:
 //!
 //! | buffer | matrix | vector |
 //! |---|---|---|
@@ -113,7 +113,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// The most that a matrix's moment over its root may be.
+    /// The most that a matrix's moment over its root may be, the row's part of it included.
     pub fn limit(&self) -> f32 {
         if self.recipe.full_second { self.adamw.limit } else { self.adamw.factored_limit }
     }

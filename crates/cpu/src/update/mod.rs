@@ -1,5 +1,5 @@
-//! Tensors learn, sixteen rows of a panel at a time: together in `avx512` where the state is one it knows,
-//! otherwise a row is taken out of its panel, moved by the reference's own lines, compiled for the
+//! Tensors learn, sixteen rows of a panel at a time: together in `avx512` where the state is one it knows and the machine
+//! has its instructions, otherwise a row is taken out of its panel, moved by the reference's own lines, compiled for the
 //! instruction set, and put back.
 
 #[cfg(target_arch = "x86_64")]
@@ -112,7 +112,7 @@ pub(crate) struct Task<'a> {
     moment: Place<u8>,
     /// Averages of the rows, or all second moments.
     second: Place<f32>,
-    /// Roots of the columns' profile.
+    /// Inverse roots of the columns' profile.
     profile: Place<f32>,
     /// Sums of the columns' squares, of one panel that is looked at after the other.
     sums: Place<f32>,
@@ -315,10 +315,7 @@ impl<'a> Task<'a> {
     /// Whether the rows of a panel learn together.
     #[cfg(target_arch = "x86_64")]
     fn together(&self, rows: &Range<usize>) -> bool {
-        self.isa >= Isa::Avx512
-            && avx512::available()
-            && self.whole(rows)
-            && strips::fits(self.of, &self.step.recipe)
+        avx512::available(self.isa) && self.whole(rows) && strips::fits(self.of, &self.step.recipe)
     }
 
     /// A row of a panel's gradient in whole blocks: as it lies, or turned back and padded with zeros in the thread's scratch.
@@ -348,7 +345,7 @@ impl<'a> Task<'a> {
     unsafe fn panel_rows(&self, rows: Range<usize>, gradient: Gradient, scratch: Place<u8>) -> Tally {
         #[cfg(target_arch = "x86_64")]
         if self.together(&rows) {
-            // SAFETY: this machine has the set (`Cpu::new`); the rest is the caller's promise.
+            // SAFETY: `together` has asked for the instructions; the rest is the caller's promise.
             unsafe {
                 let (turned, gradient) = match gradient {
                     Gradient::Rows(rows) => {

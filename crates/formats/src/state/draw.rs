@@ -19,8 +19,9 @@
 //! share their luck, or the error of one would follow the error of the other. Since a rounding takes 16 bits,
 //! of which the upper ones decide nearly always, one word serves four elements ([`Draws::pairs`]), each with windows of its
 //! own: for its weight and for its moment, which begins in the other half of the word. Every decision has 16 bits of its
-//! full range or more, so none leans; what two windows have in common, one of them has behind its first six to ten bits,
-//! where it decides once in 64 times or more rarely.
+//! full range or more, so none leans. What the windows of two weights, of two moments, or of an element's weight and moment
+//! have in common, one of them has behind its first six to ten bits, where it decides once in 64 times or more rarely; a
+//! weight and the moment two elements on have nearly the same.
 
 use super::{BLOCK, Tally, units};
 use crate::philox::philox4x32;
@@ -55,8 +56,10 @@ pub const ROUNDS: usize = 7;
 pub const BLOCK_ROUNDS: usize = 3;
 
 const LOW: u64 = 0xFFFF_FFFF;
-const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
-const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+/// What words are multiplied by in a round.
+pub const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+/// What is added to the key after a round.
+pub const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 impl Draws {
     /// The words that belong to (seed, step, tensor) and a purpose; `tensor` is below 2^56.
@@ -148,7 +151,7 @@ impl Row {
 
 /// Two decisions for each of sixteen elements: see [`Draws::pairs`].
 #[inline(always)]
-fn windows(words: [u32; 4]) -> [[u32; BLOCK]; 2] {
+pub fn windows(words: [u32; 4]) -> [[u32; BLOCK]; 2] {
     let (mut own, mut other) = ([0; BLOCK], [0; BLOCK]);
     for i in 0..BLOCK {
         own[i] = words[i / 4].rotate_left(16 + 24 * (i as u32 % 4));
@@ -249,26 +252,21 @@ mod tests {
     }
 
     #[test]
-    fn four_elements_share_a_word_and_its_bits_lead_no_two_windows() {
+    fn four_elements_share_a_word_whose_bits_lead_neither_two_weights_nor_two_moments() {
+        /// The first bit of each window.
+        const TOPS: [[u32; 2]; 4] = [[15, 31], [23, 5], [31, 15], [7, 21]];
         let row = Draws::new(5, 6, 7, Purpose::Weight).row((1 << 35) - 96);
         let (mut own, mut other) = ([0; 208], [0; 208]);
         row.pairs(40, &mut own, &mut other);
-        let mut leading = [0u32; 4];
         for i in 0..208 {
-            let (word, j) = (row.block(40 + i as u32 / 16)[i % 16 / 4], i % 4);
-            let tops = [[15, 31], [23, 5], [31, 15], [7, 21]][j];
-            assert_eq!([own[i], other[i]], tops.map(|top| word.rotate_left(31 - top)));
-            // A weight's window and its moment's have their first ten bits for themselves, two weights' their first eight
-            // and two moments' six.
-            let first = |of: usize, count: u32| {
-                (0..count).fold(0u32, |bits, bit| bits | 1u32.rotate_left(tops[of] + 32 - bit))
-            };
-            assert_eq!(first(0, 10) & first(1, 10), 0);
-            leading[j] = first(0, 8);
-            if j == 3 {
-                assert_eq!(leading.iter().fold(0, |all, bits| all ^ bits), u32::MAX);
-            }
+            let word = row.block(40 + i as u32 / 16)[i % 16 / 4];
+            assert_eq!([own[i], other[i]], TOPS[i % 4].map(|top| word.rotate_left(31 - top)));
         }
+        let first =
+            |top: u32, count: u32| (0..count).fold(0, |bits, bit| bits | 1u32 << ((top + 32 - bit) % 32));
+        assert!(TOPS.iter().all(|[own, other]| (first(*own, 10) & first(*other, 10)) == 0));
+        assert_eq!(TOPS.iter().fold(0, |all, [own, _]| all | first(*own, 8)), u32::MAX);
+        assert_eq!(TOPS.iter().fold(0, |all, [_, other]| all | first(*other, 6)).count_ones(), 24);
     }
 
     #[test]

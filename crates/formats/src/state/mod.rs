@@ -25,6 +25,8 @@ pub mod second;
 mod units;
 pub mod weight;
 
+pub use units::LUCK_BASE;
+
 /// Values that share one scale, in every format of this module.
 pub const BLOCK: usize = 16;
 
@@ -58,14 +60,14 @@ impl Tally {
     }
 }
 
-/// What sixteen weights are moved by: size * along[i] - decay * w[i].
+/// What sixteen weights are moved by: size * times * along[i] - decay * w[i].
 #[derive(Clone, Copy, Debug)]
 pub struct Push<'a> {
     /// Its direction.
     pub along: &'a [f32; BLOCK],
     /// How far.
     pub size: f32,
-    /// How many times as far.
+    /// How many times as far: one over a row's root.
     pub times: f32,
     /// Share of itself that each weight loses.
     pub decay: f32,
@@ -87,7 +89,9 @@ impl<'a> Push<'a> {
         delta
     }
 
-    /// Whole units by which weights of `k` units move, rounded down or up as the upper halves of `bits` decide.
+    /// Whole units by which weights of `k` units move, rounded down or up as the upper halves of `bits` decide. Of units so
+    /// small that a step is infinitely many, what does not move comes out far away as well: a block whose weights lie there
+    /// is moved by its values instead.
     #[inline(always)]
     fn whole_units(&self, k: &[i32; BLOCK], unit: f32, bits: &[u32; BLOCK]) -> [i32; BLOCK] {
         let times = self.size / unit * self.times;

@@ -22,10 +22,13 @@ const SHIFT_BITS: i32 = SHIFT.to_bits() as i32;
 /// Far outside every range of units, and well inside what [`stochastic`] can take.
 pub(super) const FAR: f32 = 1_048_576.0;
 
+/// The bits of 192, to which luck is added.
+pub const LUCK_BASE: u32 = 192f32.to_bits();
+
 /// What is added to a move before [`settled`] takes its whole units: 192, and luck from the upper half of `bits`.
 #[inline(always)]
 pub(super) fn luck(bits: u32) -> f32 {
-    f32::from_bits(0x4340_0000 | bits >> 16)
+    f32::from_bits(LUCK_BASE | bits >> 16)
 }
 
 /// Whether a move, of which this is the sum with [`luck`], is less than 64 units: [`settled`] rounds it, and

@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use halfbyte_formats::state::draw::{BLOCK_ROUNDS, ROUNDS};
+use halfbyte_formats::state::LUCK_BASE;
+use halfbyte_formats::state::draw::{BLOCK_ROUNDS, KEY_STEPS, MULTIPLIERS, ROUNDS, windows};
 
 use super::orders::Orders;
 
@@ -17,9 +18,6 @@ pub(super) struct Luck {
 
 /// Words of a block of sixteen columns: word i belongs to columns 4 i to 4 i + 3.
 pub(super) type Words = [__m512i; 4];
-
-const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
-const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 impl Luck {
     /// Of rows whose first elements are `first`, `first + width` and so on, both multiples of sixteen.
@@ -44,7 +42,7 @@ impl Luck {
                 *state = round(*state, keys);
             }
         }
-        let base = std::hint::black_box(_mm512_set1_epi32(0x4340_0000));
+        let base = std::hint::black_box(_mm512_set1_epi32(LUCK_BASE as i32));
         Luck { states, keys: *keys.first_chunk().expect("fewer rounds"), base }
     }
 
@@ -111,11 +109,5 @@ pub(super) fn others(word: __m512i) -> [__m512i; 4] {
 
 /// Both of one row, as the reference takes them.
 pub(super) fn of_row(words: &Words, row: usize) -> [[u32; 16]; 2] {
-    let mut both = [[0; 16]; 2];
-    for i in 0..16 {
-        let word = super::words(&words[i / 4])[row];
-        both[0][i] = word.rotate_left(16 + 24 * (i as u32 % 4));
-        both[1][i] = word.rotate_left([0, 26, 16, 10][i % 4]);
-    }
-    both
+    windows(std::array::from_fn(|i| super::words(&words[i])[row]))
 }

@@ -9,11 +9,8 @@
 //! block of 16 columns: ratios | words -> moment -> nvfp4 | int8
 //! ```
 
-/// Writes a block once for each of sixteen columns, with its number as a constant.
+/// Writes a block once for each of these columns, with its number as a constant.
 macro_rules! columns {
-    (|$column:ident| $body:block) => {
-        columns!($column, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
-    };
     ($column:ident, $body:block, $($number:literal)*) => {
         $({
             const $column: usize = $number;
@@ -65,13 +62,15 @@ use halfbyte_ops::WeightFormat;
 use halfbyte_ops::tensor::UNIT;
 use halfbyte_ops::update::Moving;
 
+use crate::Isa;
+
 use luck::{Luck, Words, own};
-use moment::Inverses;
+use moment::OfColumns;
 use orders::Orders;
 
-/// Whether this machine has the instructions, beyond those of `Isa::Avx512`.
-pub(super) fn available() -> bool {
-    is_x86_feature_detected!("avx512vbmi")
+/// Whether the set has all instructions: VBMI too, which the first machines with AVX-512 lack.
+pub(super) fn available(isa: Isa) -> bool {
+    isa >= Isa::Avx512 && is_x86_feature_detected!("avx512vbmi")
 }
 
 /// Sixteen rows, with their pointers.
@@ -140,7 +139,7 @@ pub(super) unsafe fn add_squares(gradient: *const f32, sums: &mut [f32]) {
 /// The rows learn.
 ///
 /// # Safety
-/// [`available`] and `strips::laid` said yes, and nobody else touches what the panel points to.
+/// [`available`] and `strips::fits` said yes, the panel is whole, and nobody else touches what the panel points to.
 pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<'_>) -> Tally {
     let (recipe, step) = (moving.step.recipe, &moving.step.adamw);
     let plain = step.decay == 0.0;
@@ -358,10 +357,10 @@ unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
                 let scale_at = moments.add(512 + block * 16).cast::<__m128i>();
                 let scale = _mm512_cvtepu8_epi32(_mm_loadu_si128(scale_at));
                 let profile = &*panel.profile.add(column).cast::<Columns<f32>>();
-                let inverses = Inverses { profile, limits: rows.limits };
+                let columns = OfColumns { profile, limits: rows.limits };
                 let (moved, words) = ((&mut m, &mut ratio), (&luck, column, &mut drawn));
                 let g = &*panel.gradient.add(column * 16).cast::<Columns<[f32; 16]>>();
-                let numbers = moment::follow((moment, scale), g, &inverses, step, moved, words);
+                let numbers = moment::follow((moment, scale), g, &columns, step, moved, words);
                 let drawn = luck::join(&drawn);
                 let scale = moment::keep(moment, (&m, &mut ratio), &numbers, &drawn, orders);
                 _mm_storeu_si128(scale_at, _mm512_cvtepi32_epi8(scale));

@@ -13,7 +13,7 @@ use super::{Columns, floats, select, words_mut};
 const SHIFT: i32 = (127 - 48) << 2;
 
 /// What sixteen rows multiply their moments by, and how far that may lead.
-pub(super) struct Inverses<'a> {
+pub(super) struct OfColumns<'a> {
     /// Of the columns' profile.
     pub(super) profile: &'a Columns<f32>,
     /// The most that comes of it.
@@ -35,7 +35,7 @@ pub(super) struct Numbers {
 pub(super) fn follow(
     (codes, scale): (&[__m512i; 2], __m512i),
     g: &Columns<[f32; 16]>,
-    inverses: &Inverses<'_>,
+    columns: &OfColumns<'_>,
     step: &adamw::Step,
     (m, ratio): (&mut Columns<__m512>, &mut Columns<__m512>),
     (luck, column, drawn): (&Luck, usize, &mut [Words; 2]),
@@ -58,9 +58,9 @@ pub(super) fn follow(
             m[half][J] = new;
             amax[J % 4] = larger(amax[J % 4], new);
             squares[J % 4] = _mm512_fmadd_ps(g, g, squares[J % 4]);
-            let free = _mm512_mul_ps(new, set(inverses.profile[half][J]));
+            let free = _mm512_mul_ps(new, set(columns.profile[half][J]));
             // The smaller magnitude, with the sign of the first.
-            ratio[half][J] = _mm512_range_ps::<0b0010>(free, inverses.limits);
+            ratio[half][J] = _mm512_range_ps::<0b0010>(free, columns.limits);
         }, 0 1 2 3 4 5 6 7);
         drawn[half] = words;
     }

@@ -22,14 +22,14 @@ impl Order {
 
 /// All of them.
 pub(super) struct Orders {
-    luck: [Order; 4],
+    luck: [Order; 3],
     halves: Order,
     words: [Order; 2],
     other: Order,
 }
 
 static ORDERS: Orders = Orders {
-    luck: [luck(0), luck(1), luck(2), luck(3)],
+    luck: [luck(1), luck(2), luck(3)],
     halves: Order::new([2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13]),
     words: [
         Order::new([0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13]),
@@ -60,11 +60,11 @@ impl Orders {
         std::hint::black_box(&ORDERS)
     }
 
-    /// Bytes `I` and `I + 1` of dwords, the first behind the last, in the lower halves of others.
+    /// Bytes `I` and `I + 1` of dwords, from 1 on and the first behind the last, in the lower halves of others.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn two_bytes<const I: usize>(&self, of: __m512i, beside: __m512i) -> __m512i {
-        _mm512_mask_shuffle_epi8(beside, LOWER_HALVES, of, self.luck[I].register())
+        _mm512_mask_shuffle_epi8(beside, LOWER_HALVES, of, self.luck[I - 1].register())
     }
 
     /// The upper halves of dwords below those of others.

@@ -9,10 +9,12 @@
 
 use std::arch::x86_64::*;
 
+use halfbyte_formats::state::LUCK_BASE;
+
 use super::{Moves, select};
 
 /// What [`whole`] adds: the upper half of [`Luck::base`](super::Luck). Its low six bits are zero.
-pub(super) const MORE: i16 = 0x4340;
+pub(super) const MORE: i16 = (LUCK_BASE >> 16) as i16;
 
 /// The columns that share a register.
 const PAIRS: [[usize; 2]; 4] = [[0, 2], [1, 3], [4, 6], [5, 7]];
