@@ -72,7 +72,10 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => {
-                Isa::Avx512.available() && is_x86_feature_detected!("avx512bf16") && crate::tiles::available()
+                Isa::Avx512.available()
+                    && is_x86_feature_detected!("avx512bf16")
+                    && is_x86_feature_detected!("avx512vbmi")
+                    && crate::tiles::available()
             }
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 | Isa::Amx => false,

@@ -1,5 +1,5 @@
-//! Tensors learn, sixteen rows of a panel at a time: together in `avx512` where the state is one it knows and the machine
-//! has its instructions, otherwise a row is taken out of its panel, moved by the reference's own lines, compiled for the
+//! Tensors learn, sixteen rows of a panel at a time: together in `avx512` where the state is one it knows,
+//! otherwise a row is taken out of its panel, moved by the reference's own lines, compiled for the
 //! instruction set, and put back.
 
 #[cfg(target_arch = "x86_64")]
@@ -315,7 +315,7 @@ impl<'a> Task<'a> {
     /// Whether the rows of a panel learn together.
     #[cfg(target_arch = "x86_64")]
     fn together(&self, rows: &Range<usize>) -> bool {
-        avx512::available(self.isa) && self.whole(rows) && strips::fits(self.of, &self.step.recipe)
+        self.isa >= Isa::Avx512 && self.whole(rows) && strips::fits(self.of, &self.step.recipe)
     }
 
     /// A row of a panel's gradient in whole blocks: as it lies, or turned back and padded with zeros in the thread's scratch.
@@ -345,7 +345,7 @@ impl<'a> Task<'a> {
     unsafe fn panel_rows(&self, rows: Range<usize>, gradient: Gradient, scratch: Place<u8>) -> Tally {
         #[cfg(target_arch = "x86_64")]
         if self.together(&rows) {
-            // SAFETY: `together` has asked for the instructions; the rest is the caller's promise.
+            // SAFETY: this machine has the set (`Cpu::new`); the rest is the caller's promise.
             unsafe {
                 let (turned, gradient) = match gradient {
                     Gradient::Rows(rows) => {
@@ -357,7 +357,7 @@ impl<'a> Task<'a> {
                 };
                 let next = Place(gradient.pointer().wrapping_add(PANEL * self.width));
                 let panel = self.panel(rows.start, turned, next);
-                return avx512::learn(self.of.format, &panel, &self.moving);
+                return avx512::learn(self.isa, self.of.format, &panel, &self.moving);
             }
         }
         let mut tally = Tally::default();

@@ -7,7 +7,7 @@ use halfbyte_ops::tensor::UNIT;
 
 use super::luck;
 use super::orders::{Orders, UPPER};
-use super::pairs::{self, Eight, MORE, SIGNED, Span, of_nibbles, pack_nibbles, table};
+use super::pairs::{self, Eight, MORE, SIGNED, Span, of_nibbles, pack_nibbles, permuted, table};
 use super::{Moves, floats, within, words, words_mut};
 
 /// The size of a step for the block's rows, in their units.
@@ -29,8 +29,8 @@ pub(super) unsafe fn times<const BITS: u32>(weights: *const u8, block: usize, st
 /// # Safety
 /// `weights` is a unit that nobody else touches.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
-pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool, const VBMI: bool>(
     weights: *mut u8,
     block: usize,
     rests: &mut [__m512i],
@@ -46,7 +46,7 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     let orders = moves.orders;
     let (mut span, mut packed, mut new) = (Span::new(), [zero; 2], [[zero; 2]; 2]);
     for half in 0..2 {
-        let k = whole_units::<BITS>(old[half], rests.get(half), orders);
+        let k = whole_units::<BITS, VBMI>(old[half], rests.get(half), orders);
         let whole = pairs::whole::<PLAIN>(half, &k, moves);
         let moved = four!(|P| _mm512_add_epi16(k[P], whole[P]));
         span.add(&moved, &whole);
@@ -56,7 +56,8 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
             packed[half] = pack_nibbles([_mm512_and_si512(low, nibble), _mm512_and_si512(high, nibble)]);
         }
         let [a, b, c, d] = four!(|P| nearest::<BITS>(moved[P]));
-        new[half] = [lines::<BITS>(orders.low_bytes(a, b)), lines::<BITS>(orders.low_bytes(c, d))];
+        new[half] =
+            [lines::<BITS, VBMI>(orders.low_bytes(a, b)), lines::<BITS, VBMI>(orders.low_bytes(c, d))];
     }
     let new = new.as_flattened();
     let (near, _) = span.moved();
@@ -86,12 +87,16 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
 
 /// Whole units of eight columns, whose codes are two by four lines.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn whole_units<const BITS: u32>(lines: [__m512i; 2], rests: Option<&__m512i>, orders: &Orders) -> Eight {
+#[target_feature(enable = "avx512f,avx512bw")]
+fn whole_units<const BITS: u32, const VBMI: bool>(
+    lines: [__m512i; 2],
+    rests: Option<&__m512i>,
+    orders: &Orders,
+) -> Eight {
     const ROWS: [u8; 64] = turned(16);
-    let [first, second] = lines.map(|lines| _mm512_permutexvar_epi8(table(&ROWS), lines));
+    let [first, second] = lines.map(|lines| permuted::<VBMI>(table(&ROWS), lines));
     let zero = _mm512_setzero_si512();
-    let [even, odd] = rests.map_or([zero; 2], |rests| of_nibbles(*rests, SIGNED));
+    let [even, odd] = rests.map_or([zero; 2], |rests| of_nibbles::<VBMI>(*rests, SIGNED));
     let pairs = [
         orders.spread::<false>(even, UPPER, first),
         orders.spread::<false>(odd, UPPER, _mm512_srli_epi32::<8>(first)),
@@ -123,11 +128,11 @@ fn nearest<const BITS: u32>(moved: __m512i) -> __m512i {
 
 /// Four lines of codes again, from bytes of what [`nearest`] gave.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn lines<const BITS: u32>(codes: __m512i) -> __m512i {
+#[target_feature(enable = "avx512f,avx512bw")]
+fn lines<const BITS: u32, const VBMI: bool>(codes: __m512i) -> __m512i {
     const LINES: [u8; 64] = turned(4);
     let more = _mm512_set1_epi8((MORE >> BITS) as i8);
-    _mm512_permutexvar_epi8(table(&LINES), _mm512_sub_epi8(codes, more))
+    permuted::<VBMI>(table(&LINES), _mm512_sub_epi8(codes, more))
 }
 
 /// Lanes that keep their exponent: a common one, with the farthest between its limits.

@@ -68,11 +68,6 @@ use luck::{Luck, Words, own};
 use moment::OfColumns;
 use orders::Orders;
 
-/// Whether the set has all instructions: VBMI too, which the first machines with AVX-512 lack.
-pub(super) fn available(isa: Isa) -> bool {
-    isa >= Isa::Avx512 && is_x86_feature_detected!("avx512vbmi")
-}
-
 /// Sixteen rows, with their pointers.
 pub(super) struct Panel {
     /// Its units.
@@ -136,24 +131,16 @@ pub(super) unsafe fn add_squares(gradient: *const f32, sums: &mut [f32]) {
     }
 }
 
-/// The rows learn.
+/// The rows learn. Where there are tiles there is VBMI too; the first machines with AVX-512 lack it.
 ///
 /// # Safety
-/// [`available`] and `strips::fits` said yes, the panel is whole, and nobody else touches what the panel points to.
-pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<'_>) -> Tally {
-    let (recipe, step) = (moving.step.recipe, &moving.step.adamw);
-    let plain = step.decay == 0.0;
+/// The set is there, `strips::fits` said yes, the panel is whole, and nobody else touches what it points to.
+pub(super) unsafe fn learn(isa: Isa, format: WeightFormat, panel: &Panel, moving: &Moving<'_>) -> Tally {
     // SAFETY: by the caller's promise.
     unsafe {
-        match (format, recipe.weight, recipe.table, plain) {
-            (WeightFormat::Int8, _, TableRemainder::None, true) => units::<true, 0, true>(panel, moving),
-            (WeightFormat::Int8, _, TableRemainder::None, false) => units::<true, 0, false>(panel, moving),
-            (WeightFormat::Int8, _, _, true) => units::<true, 4, true>(panel, moving),
-            (WeightFormat::Int8, _, _, false) => units::<true, 4, false>(panel, moving),
-            (_, Remainder::Byte, _, true) => units::<false, 8, true>(panel, moving),
-            (_, Remainder::Byte, _, false) => units::<false, 8, false>(panel, moving),
-            (_, Remainder::Nibble, _, true) => units::<false, 4, true>(panel, moving),
-            (_, Remainder::Nibble, _, false) => units::<false, 4, false>(panel, moving),
+        match isa {
+            Isa::Amx => with_vbmi::learn(format, panel, moving),
+            _ => without::learn(format, panel, moving),
         }
     }
 }
@@ -310,86 +297,145 @@ impl Sums {
     }
 }
 
-/// The step is `PLAIN` if nothing decays.
-///
-/// # Safety
-/// As [`learn`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
-unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
-    panel: &Panel,
-    moving: &Moving<'_>,
-) -> Tally {
-    let (step, width) = (&moving.step.adamw, panel.width);
-    let (luck, orders) = (Luck::new(moving.draws.key(), panel.first, width as u64), Orders::new());
-    let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    let places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(second::tiles(width) as i32));
-    let mut averages = _mm512_setzero_ps();
-    let mut rows = OfRows { inverses: averages, limits: averages };
-    let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
-    // Of a block of sixteen rows.
-    let (rest_bytes, moment_bytes) = (32 * BITS as usize, 16 * Moment::Four.block_bytes());
-    let (zero, units) = (_mm512_setzero_si512(), width / UNIT);
-    let (mut tally, mut sums, mut drawn) = (Tally::default(), Sums::new(), [[zero; 4]; 2]);
-    let [mut m, mut ratio] = [[[_mm512_setzero_ps(); 8]; 2]; 2];
-    for unit in 0..units {
-        let (tile, ends) = (unit * UNIT / TILE, (unit + 1) * UNIT);
-        if (unit * UNIT).is_multiple_of(TILE) {
-            // SAFETY: the tile's averages of sixteen rows.
-            averages = unsafe { _mm512_i32gather_ps::<4>(places, panel.averages.add(tile)) };
-            rows = OfRows::new(averages, step);
-        }
-        // SAFETY: a unit of the panel, of which everything lies at multiples of 64 bytes.
-        unsafe {
-            let weights = panel.weights.add(unit * unit_bytes);
-            let moments = panel.moments.add(unit * 4 * moment_bytes);
-            for block in 0..4 {
-                let (number, column) = (4 * unit + block, unit * UNIT + block * BLOCK);
-                // The panel that lies behind this one learns next.
-                prefetch(panel.weights.wrapping_add(units * unit_bytes), unit_bytes / 4, number);
-                prefetch(panel.remainders.wrapping_add(4 * units * rest_bytes), rest_bytes, number);
-                prefetch(panel.moments.wrapping_add(4 * units * moment_bytes), moment_bytes, number);
-                prefetch(panel.next_gradient.cast(), 1024, number);
-                let per_unit = match TABLE {
-                    true => int8::times::<BITS>(weights, block, step),
-                    false => nvfp4::times::<BITS>(weights, block, panel.global, step),
-                };
-                let moment = &mut *moments.add(block * 128).cast::<[__m512i; 2]>();
-                let scale_at = moments.add(512 + block * 16).cast::<__m128i>();
-                let scale = _mm512_cvtepu8_epi32(_mm_loadu_si128(scale_at));
-                let profile = &*panel.profile.add(column).cast::<Columns<f32>>();
-                let columns = OfColumns { profile, limits: rows.limits };
-                let (moved, words) = ((&mut m, &mut ratio), (&luck, column, &mut drawn));
-                let g = &*panel.gradient.add(column * 16).cast::<Columns<[f32; 16]>>();
-                let numbers = moment::follow((moment, scale), g, &columns, step, moved, words);
-                let drawn = luck::join(&drawn);
-                let scale = moment::keep(moment, (&m, &mut ratio), &numbers, &drawn, orders);
-                _mm_storeu_si128(scale_at, _mm512_cvtepi32_epi8(scale));
-                sums.add(number, numbers.squares, &ratio[0], &rows, step);
-                let rests = panel.remainders.add(number * rest_bytes).cast::<__m512i>();
-                let rests = std::slice::from_raw_parts_mut(rests, BITS as usize / 2);
-                let times = _mm512_mul_ps(per_unit, rows.inverses);
-                let moves =
-                    Moves { ratio: &ratio, luck: &drawn, step, times, rows: &rows, base: luck.base, orders };
-                tally.add(match TABLE {
-                    true => int8::block::<BITS, PLAIN>(weights, block, rests, &moves),
-                    false => {
-                        let changed = &mut sums.changed;
-                        nvfp4::block::<BITS, PLAIN>(weights, block, rests, panel.global, &moves, changed)
+/// The same for two sets of instructions: who is inlined may use no more of them than whoever it is inlined into.
+macro_rules! for_features {
+    ($module:ident, $features:literal, $vbmi:literal) => {
+        mod $module {
+            use super::*;
+
+            /// # Safety
+            /// As [`learn`](super::learn), with these features.
+            pub(super) unsafe fn learn(format: WeightFormat, panel: &Panel, moving: &Moving<'_>) -> Tally {
+                let (recipe, step) = (moving.step.recipe, &moving.step.adamw);
+                let plain = step.decay == 0.0;
+                // SAFETY: by the caller's promise.
+                unsafe {
+                    match (format, recipe.weight, recipe.table, plain) {
+                        (WeightFormat::Int8, _, TableRemainder::None, true) => {
+                            units::<true, 0, true>(panel, moving)
+                        }
+                        (WeightFormat::Int8, _, TableRemainder::None, false) => {
+                            units::<true, 0, false>(panel, moving)
+                        }
+                        (WeightFormat::Int8, _, _, true) => units::<true, 4, true>(panel, moving),
+                        (WeightFormat::Int8, _, _, false) => units::<true, 4, false>(panel, moving),
+                        (_, Remainder::Byte, _, true) => units::<false, 8, true>(panel, moving),
+                        (_, Remainder::Byte, _, false) => units::<false, 8, false>(panel, moving),
+                        (_, Remainder::Nibble, _, true) => units::<false, 4, true>(panel, moving),
+                        (_, Remainder::Nibble, _, false) => units::<false, 4, false>(panel, moving),
                     }
-                });
+                }
+            }
+
+            /// The step is `PLAIN` if nothing decays.
+            ///
+            /// # Safety
+            /// As `learn`.
+            #[target_feature(enable = $features)]
+            unsafe fn units<const TABLE: bool, const BITS: u32, const PLAIN: bool>(
+                panel: &Panel,
+                moving: &Moving<'_>,
+            ) -> Tally {
+                let (step, width) = (&moving.step.adamw, panel.width);
+                let (luck, orders) =
+                    (Luck::new(moving.draws.key(), panel.first, width as u64), Orders::new());
+                let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+                let places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(second::tiles(width) as i32));
+                let mut averages = _mm512_setzero_ps();
+                let mut rows = OfRows { inverses: averages, limits: averages };
+                let unit_bytes = if TABLE { WeightFormat::Int8 } else { WeightFormat::Nvfp4 }.unit_bytes();
+                // Of a block of sixteen rows.
+                let (rest_bytes, moment_bytes) = (32 * BITS as usize, 16 * Moment::Four.block_bytes());
+                let (zero, units) = (_mm512_setzero_si512(), width / UNIT);
+                let (mut tally, mut sums, mut drawn) = (Tally::default(), Sums::new(), [[zero; 4]; 2]);
+                let [mut m, mut ratio] = [[[_mm512_setzero_ps(); 8]; 2]; 2];
+                for unit in 0..units {
+                    let (tile, ends) = (unit * UNIT / TILE, (unit + 1) * UNIT);
+                    if (unit * UNIT).is_multiple_of(TILE) {
+                        // SAFETY: the tile's averages of sixteen rows.
+                        averages = unsafe { _mm512_i32gather_ps::<4>(places, panel.averages.add(tile)) };
+                        rows = OfRows::new(averages, step);
+                    }
+                    // SAFETY: a unit of the panel, of which everything lies at multiples of 64 bytes.
+                    unsafe {
+                        let weights = panel.weights.add(unit * unit_bytes);
+                        let moments = panel.moments.add(unit * 4 * moment_bytes);
+                        for block in 0..4 {
+                            let (number, column) = (4 * unit + block, unit * UNIT + block * BLOCK);
+                            // The panel that lies behind this one learns next.
+                            prefetch(panel.weights.wrapping_add(units * unit_bytes), unit_bytes / 4, number);
+                            prefetch(
+                                panel.remainders.wrapping_add(4 * units * rest_bytes),
+                                rest_bytes,
+                                number,
+                            );
+                            prefetch(
+                                panel.moments.wrapping_add(4 * units * moment_bytes),
+                                moment_bytes,
+                                number,
+                            );
+                            prefetch(panel.next_gradient.cast(), 1024, number);
+                            let per_unit = match TABLE {
+                                true => int8::times::<BITS>(weights, block, step),
+                                false => nvfp4::times::<BITS>(weights, block, panel.global, step),
+                            };
+                            let moment = &mut *moments.add(block * 128).cast::<[__m512i; 2]>();
+                            let scale_at = moments.add(512 + block * 16).cast::<__m128i>();
+                            let scale = _mm512_cvtepu8_epi32(_mm_loadu_si128(scale_at));
+                            let profile = &*panel.profile.add(column).cast::<Columns<f32>>();
+                            let columns = OfColumns { profile, limits: rows.limits };
+                            let (moved, words) = ((&mut m, &mut ratio), (&luck, column, &mut drawn));
+                            let g = &*panel.gradient.add(column * 16).cast::<Columns<[f32; 16]>>();
+                            let numbers = moment::follow((moment, scale), g, &columns, step, moved, words);
+                            let drawn = luck::join(&drawn);
+                            let scale = moment::keep(moment, (&m, &mut ratio), &numbers, &drawn, orders);
+                            _mm_storeu_si128(scale_at, _mm512_cvtepi32_epi8(scale));
+                            sums.add(number, numbers.squares, &ratio[0], &rows, step);
+                            let rests = panel.remainders.add(number * rest_bytes).cast::<__m512i>();
+                            let rests = std::slice::from_raw_parts_mut(rests, BITS as usize / 2);
+                            let times = _mm512_mul_ps(per_unit, rows.inverses);
+                            let moves = Moves {
+                                ratio: &ratio,
+                                luck: &drawn,
+                                step,
+                                times,
+                                rows: &rows,
+                                base: luck.base,
+                                orders,
+                            };
+                            tally.add(match TABLE {
+                                true => int8::block::<BITS, PLAIN, $vbmi>(weights, block, rests, &moves),
+                                false => {
+                                    let changed = &mut sums.changed;
+                                    nvfp4::block::<BITS, PLAIN, $vbmi>(
+                                        weights,
+                                        block,
+                                        rests,
+                                        panel.global,
+                                        &moves,
+                                        changed,
+                                    )
+                                }
+                            });
+                        }
+                    }
+                    sums.end_unit();
+                    if ends.is_multiple_of(TILE) || ends == width {
+                        let new = sums.follow(averages, ends - tile * TILE, moving.step.average);
+                        // SAFETY: as above.
+                        unsafe { _mm512_i32scatter_ps::<4>(panel.averages.add(tile), places, new) };
+                    }
+                }
+                tally.changed += _mm512_reduce_add_epi64(sums.all_changed) as u64;
+                tally.squares += _mm512_reduce_add_epi64(sums.all_moves) as u64;
+                tally
             }
         }
-        sums.end_unit();
-        if ends.is_multiple_of(TILE) || ends == width {
-            let new = sums.follow(averages, ends - tile * TILE, moving.step.average);
-            // SAFETY: as above.
-            unsafe { _mm512_i32scatter_ps::<4>(panel.averages.add(tile), places, new) };
-        }
-    }
-    tally.changed += _mm512_reduce_add_epi64(sums.all_changed) as u64;
-    tally.squares += _mm512_reduce_add_epi64(sums.all_moves) as u64;
-    tally
+    };
 }
+
+for_features!(with_vbmi, "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi", true);
+for_features!(without, "avx512f,avx512bw,avx512vl,avx512dq", false);
 
 /// `second::root` of sixteen.
 #[inline]

@@ -7,7 +7,7 @@ use halfbyte_ops::tensor::UNIT;
 
 use super::luck;
 use super::orders::{LOWER, Orders, UPPER};
-use super::pairs::{self, Eight, MORE, SIGNED, Span, of_nibbles, pack_nibbles, table};
+use super::pairs::{self, Eight, MORE, SIGNED, Span, of_nibbles, pack_nibbles, permuted, table};
 use super::{Moves, floats, select, within, words, words_mut};
 
 /// The size of a step for the block's rows, in their units.
@@ -34,8 +34,8 @@ pub(super) unsafe fn times<const BITS: u32>(
 /// # Safety
 /// `weights` is a unit that nobody else touches.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
-pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool, const VBMI: bool>(
     weights: *mut u8,
     block: usize,
     rests: &mut [__m512i],
@@ -52,12 +52,12 @@ pub(super) unsafe fn block<const BITS: u32, const PLAIN: bool>(
     };
     let (mut span, mut new, mut new_rests) = (Span::new(), [zero; 2], [zero; 4]);
     for half in 0..2 {
-        let k = whole_units::<BITS>(old[half], &rests[half * rests.len() / 2..], moves.orders);
+        let k = whole_units::<BITS, VBMI>(old[half], &rests[half * rests.len() / 2..], moves.orders);
         let whole = pairs::whole::<PLAIN>(half, &k, moves);
         let moved = four!(|P| _mm512_add_epi16(k[P], whole[P]));
         span.add(&moved, &whole);
-        let (low, low_rest) = split::<BITS>(moved[0], moved[1], moves.orders);
-        let (high, high_rest) = split::<BITS>(moved[2], moved[3], moves.orders);
+        let (low, low_rest) = split::<BITS, VBMI>(moved[0], moved[1], moves.orders);
+        let (high, high_rest) = split::<BITS, VBMI>(moved[2], moved[3], moves.orders);
         new[half] = pack_nibbles([low, high]);
         match BITS {
             8 => [new_rests[2 * half], new_rests[2 * half + 1]] = [low_rest, high_rest],
@@ -118,17 +118,21 @@ fn stays<const BITS: u32>(byte: __m512i, farthest: __m512i) -> u16 {
 
 /// Whole units of eight columns.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i], orders: &Orders) -> Eight {
+#[target_feature(enable = "avx512f,avx512bw")]
+fn whole_units<const BITS: u32, const VBMI: bool>(
+    codes: __m512i,
+    rests: &[__m512i],
+    orders: &Orders,
+) -> Eight {
     let halves = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-    let [even, odd] = of_nibbles(codes, halves);
+    let [even, odd] = of_nibbles::<VBMI>(codes, halves);
     let rests = match BITS {
         8 => {
             let up = [rests[0], rests[1]].map(|rests| _mm512_slli_epi32::<8>(rests));
             [up[0], rests[0], up[1], rests[1]]
         }
         _ => {
-            let [even, odd] = of_nibbles(rests[0], SIGNED);
+            let [even, odd] = of_nibbles::<VBMI>(rests[0], SIGNED);
             [
                 orders.spread::<false>(even, UPPER, even),
                 orders.spread::<false>(odd, UPPER, odd),
@@ -149,8 +153,12 @@ fn whole_units<const BITS: u32>(codes: __m512i, rests: &[__m512i], orders: &Orde
 
 /// Nearest codes of four columns and what is left of their units, as `weight` splits; bytes, in order.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn split<const BITS: u32>(even: __m512i, odd: __m512i, orders: &Orders) -> (__m512i, __m512i) {
+#[target_feature(enable = "avx512f,avx512bw")]
+fn split<const BITS: u32, const VBMI: bool>(
+    even: __m512i,
+    odd: __m512i,
+    orders: &Orders,
+) -> (__m512i, __m512i) {
     /// For every number of whole quarters, the grid of the midpoints: nearest codes, and the low bytes of their units and
     /// [`MORE`].
     const fn entries(quarter: i32, half: i32) -> [[u8; 64]; 2] {
@@ -182,8 +190,8 @@ fn split<const BITS: u32>(even: __m512i, odd: __m512i, orders: &Orders) -> (__m5
         _ => [_mm512_srli_epi16::<1>(even), _mm512_slli_epi16::<7>(odd)],
     };
     let at = select(_mm512_set1_epi16(255), quarters[0], quarters[1]);
-    let below = _mm512_permutexvar_epi8(at, table(below));
-    (_mm512_permutexvar_epi8(at, table(codes)), _mm512_sub_epi8(orders.low_bytes(even, odd), below))
+    let below = permuted::<VBMI>(at, table(below));
+    (permuted::<VBMI>(at, table(codes)), _mm512_sub_epi8(orders.low_bytes(even, odd), below))
 }
 
 /// Ones in nibbles that are not what they were.

@@ -98,11 +98,11 @@ impl Span {
 
 /// What a table of sixteen bytes has for the nibbles of eight columns: of the even ones, and of the odd ones.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-pub(super) fn of_nibbles(columns: __m512i, table: [i8; 16]) -> [__m512i; 2] {
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn of_nibbles<const VBMI: bool>(columns: __m512i, table: [i8; 16]) -> [__m512i; 2] {
     // Four of them, so two more bits do not count.
     let table = quarter(table);
-    [columns, _mm512_srli_epi16::<4>(columns)].map(|nibbles| _mm512_permutexvar_epi8(nibbles, table))
+    [permuted::<VBMI>(columns, table), permuted::<VBMI>(_mm512_srli_epi16::<4>(columns), table)]
 }
 
 /// Rests of four bits.
@@ -116,6 +116,23 @@ pub(super) fn pack_nibbles(bytes: [__m512i; 2]) -> __m512i {
     let [low, high] = bytes.map(|bytes| _mm512_maddubs_epi16(bytes, sixteen));
     let rows = quarter([0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]);
     _mm512_shuffle_epi8(_mm512_packus_epi16(low, high), rows)
+}
+
+/// Bytes of a register, where the low six bits of others say: one instruction, or ten where there is no VBMI.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn permuted<const VBMI: bool>(at: __m512i, bytes: __m512i) -> __m512i {
+    if VBMI {
+        // SAFETY: who says so has asked for it (`learn`).
+        return unsafe { _mm512_permutexvar_epi8(at, bytes) };
+    }
+    let high = _mm512_and_si512(at, _mm512_set1_epi8(0x30));
+    let at = _mm512_and_si512(at, _mm512_set1_epi8(15));
+    let of = |quarter: i8| _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8(quarter << 4));
+    let first = _mm512_maskz_shuffle_epi8(of(0), _mm512_shuffle_i64x2::<0x00>(bytes, bytes), at);
+    let second = _mm512_mask_shuffle_epi8(first, of(1), _mm512_shuffle_i64x2::<0x55>(bytes, bytes), at);
+    let third = _mm512_mask_shuffle_epi8(second, of(2), _mm512_shuffle_i64x2::<0xAA>(bytes, bytes), at);
+    _mm512_mask_shuffle_epi8(third, of(3), _mm512_shuffle_i64x2::<0xFF>(bytes, bytes), at)
 }
 
 /// Sixteen bytes in each quarter.

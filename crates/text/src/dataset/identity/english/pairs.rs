@@ -4,18 +4,13 @@
 //! to ask the one alone make a model take the other for it.
 
 /// A question by itself, and inside another sentence: about it, then about the user.
-pub(super) const QUESTIONS: [[(&str, &str); 2]; 48] = [
+pub(super) const QUESTIONS: [[(&str, &str); 2]; 46] = [
     [("who are you", "who you are"), ("who am I", "who I am")],
     [("what is your name", "what your name is"), ("what is my name", "what my name is")],
     [("what's your name", "your name"), ("what's my name", "how I am called")],
     [
         ("what should I call you", "what I should call you"),
         ("what do my friends call me", "what my friends call me"),
-    ],
-    [("what may I call you", "what I may call you"), ("what may you call me", "what you may call me")],
-    [
-        ("by what name can I call you", "by what name I can call you"),
-        ("by what name can you call me", "by what name you can call me"),
     ],
     [("who am I talking to", "who I am talking to"), ("who was I before", "who I was before")],
     [("which model are you", "which model you are"), ("am I known to you", "whether I am known to you")],
