@@ -94,10 +94,10 @@ pub(crate) fn weight(
         let [first, end] = [chunk, chunk + 1].map(|chunk| chunk * squares / chunks * SQUARE);
         let rows = first..end.min(rows);
         let dy = scratch.of_thread(thread);
-        // SAFETY: `Places` counts them; they are this thread's, as the rows are, which are taken in order and begin with a panel.
+        // SAFETY: `Places` counts them; they are this thread's, as the rows are, which are taken in order.
         unsafe {
             let gradient = Place(dy.pointer().add(at.gradient)).cast::<f32>();
-            product.make(rows.clone(), dy, gradient, || task.ask_for(rows.clone()));
+            product.make(rows.clone(), dy, gradient);
             if let Some((words, de)) = embedded {
                 let first = from.first + rows.start;
                 row_gradients::add_embedded(words, first, de, (rows.len(), columns), gradient);

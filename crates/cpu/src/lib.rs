@@ -183,7 +183,7 @@ impl Cpu {
 const STRIPE: usize = 64;
 
 impl Cpu {
-    /// Calls `work(first, count)` for stripes of columns: sums over rows, which then run in order.
+    /// Calls `work(first, count)` for stripes of columns, or once for few values: sums over rows, which then run in order.
     fn for_stripes(&mut self, rows: usize, columns: usize, work: &(dyn Fn(usize, usize) + Sync)) {
         if rows * columns <= SMALL {
             return work(0, columns);

@@ -14,9 +14,6 @@ use crate::arena::Place;
 use crate::narrow::NarrowRows;
 use crate::square::SQUARE;
 
-/// Columns that are made while what is wanted next comes from memory.
-const LAST: usize = 2 * SQUARE;
-
 /// Both factors.
 pub(crate) struct GradientRows<'a> {
     dy: Activations<'a>,
@@ -46,27 +43,14 @@ impl GradientRows<'_> {
         Ok(GradientRows { dy, turned, columns, units })
     }
 
-    /// Makes rows, from a multiple of 32 on. When most of it is done it calls `soon`, to ask for what is wanted next: that
-    /// comes while the rest is made.
+    /// Makes rows, from a multiple of 32 on.
     ///
     /// # Safety
     /// `dy` has room for its columns, `out` for the rows, and they are this thread's alone.
-    pub(crate) unsafe fn make(
-        &self,
-        rows: Range<usize>,
-        dy: Place<u8>,
-        out: Place<f32>,
-        soon: impl FnOnce(),
-    ) {
+    pub(crate) unsafe fn make(&self, rows: Range<usize>, dy: Place<u8>, out: Place<f32>) {
         let job = Job::turned(self.dy, rows.start / PANEL, self.columns, out);
         let pairs = rows.start / SQUARE..rows.end.div_ceil(SQUARE);
-        let most = self.columns.saturating_sub(LAST) / SQUARE * SQUARE;
         // SAFETY: by the caller's promise; `new` asks for AMX.
-        unsafe {
-            tiled::decode_pairs(&job, pairs.clone(), self.units, dy);
-            tiled::multiply(&job, pairs.clone(), self.units, 0..most, self.turned.tiles(), dy);
-            soon();
-            tiled::multiply(&job, pairs, self.units, most..self.columns, self.turned.tiles(), dy);
-        }
+        unsafe { tiled::chunk(&job, pairs, self.units, 0..self.columns, self.turned.tiles(), dy) };
     }
 }

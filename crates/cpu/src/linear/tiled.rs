@@ -66,7 +66,7 @@ pub(super) unsafe fn chunk(
 ///
 /// # Safety
 /// AVX-512 is there; `out` holds the pairs, and this thread alone uses it.
-pub(super) unsafe fn decode_pairs(job: &Job<'_>, pairs: Range<usize>, units: usize, out: Place<u8>) {
+unsafe fn decode_pairs(job: &Job<'_>, pairs: Range<usize>, units: usize, out: Place<u8>) {
     for (i, index) in pairs.clone().enumerate() {
         // SAFETY: by the caller's promise.
         let out = unsafe { out.cast::<[Tile; 2]>().slice_mut(i * units * TILES, units * TILES) };
@@ -81,7 +81,7 @@ pub(super) unsafe fn decode_pairs(job: &Job<'_>, pairs: Range<usize>, units: usi
 /// # Safety
 /// As `chunk`, but that `decoded` is only read.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
-pub(super) unsafe fn multiply(
+unsafe fn multiply(
     job: &Job<'_>,
     pairs: Range<usize>,
     units: usize,

@@ -214,28 +214,6 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Asks for what the first of the rows learn with.
-    ///
-    /// # Safety
-    /// They are there, from the first of a panel on.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) unsafe fn ask_for(&self, rows: Range<usize>) {
-        let panel = rows.start..rows.end.min(rows.start + PANEL);
-        if self.together(&panel) {
-            let (of, width, recipe) = (self.of, self.width, &self.step.recipe);
-            let nowhere = Place(std::ptr::null_mut());
-            // SAFETY: by the caller's promise; nobody looks at the gradients, and nothing is written.
-            unsafe {
-                let panel = self.panel(rows.start, nowhere, nowhere);
-                let units = of.format.unit_bytes() * (width / halfbyte_ops::tensor::UNIT);
-                avx512::prefetch(panel.weights, units, 0);
-                avx512::prefetch(panel.remainders, recipe.remainder_bytes(of.format, PANEL, width), 0);
-                avx512::prefetch(panel.moments, recipe.moment_bytes(PANEL, width), 0);
-                avx512::prefetch(panel.averages.cast(), PANEL * second::tiles(width) * 4, 0);
-            }
-        }
-    }
-
     /// All rows have learnt: the columns' sums grow, and behind the last rows of all their averages follow.
     pub(crate) fn end(self, cpu: &mut Cpu) -> Tally {
         let (width, first, rows, step) = (self.width, self.first, self.of.rows, self.step);

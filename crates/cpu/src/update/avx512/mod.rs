@@ -447,8 +447,8 @@ fn roots(v: __m512) -> __m512 {
 
 /// Asks for the n-th of parts of so many bytes.
 #[inline]
-#[target_feature(enable = "sse")]
-pub(super) fn prefetch(from: *const u8, bytes: usize, part: usize) {
+#[target_feature(enable = "avx512f")]
+fn prefetch(from: *const u8, bytes: usize, part: usize) {
     for line in 0..bytes.div_ceil(64) {
         _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(part * bytes + line * 64).cast());
     }
