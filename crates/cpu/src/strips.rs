@@ -32,28 +32,40 @@ pub(crate) struct Strip {
 }
 
 impl Strip {
-    /// Calls with (place in the panel, place in the row) of every piece of a row of so many bytes.
-    #[inline(always)]
-    fn visit(self, lane: usize, bytes: usize, mut each: impl FnMut(usize, usize)) {
-        for (number, within) in (0..bytes).step_by(self.each).enumerate() {
-            let (unit, piece) = (number / self.count, number % self.count);
-            each(unit * self.unit + self.at + (piece * PANEL + lane) * self.each, within);
-        }
-    }
-
     /// Takes a row out of its panel.
     pub(crate) fn take(self, panel: &[u8], lane: usize, row: &mut [u8]) {
-        let bytes = row.len();
-        self.visit(lane, bytes, |at, within| {
-            row[within..][..self.each].copy_from_slice(&panel[at..][..self.each]);
-        });
+        match self.each {
+            1 => self.take_pieces::<1>(panel, lane, row),
+            _ => self.take_pieces::<4>(panel, lane, row),
+        }
     }
 
     /// Puts it back.
     pub(crate) fn put(self, panel: &mut [u8], lane: usize, row: &[u8]) {
-        self.visit(lane, row.len(), |at, within| {
-            panel[at..][..self.each].copy_from_slice(&row[within..][..self.each]);
-        });
+        match self.each {
+            1 => self.put_pieces::<1>(panel, lane, row),
+            _ => self.put_pieces::<4>(panel, lane, row),
+        }
+    }
+
+    fn take_pieces<const EACH: usize>(self, panel: &[u8], lane: usize, row: &mut [u8]) {
+        let units = panel.chunks_exact(self.unit.max(1));
+        for (row, unit) in row.chunks_mut((self.count * EACH).max(1)).zip(units) {
+            let pieces = unit[self.at..].as_chunks::<EACH>().0[lane..].iter().step_by(PANEL);
+            for (to, from) in row.as_chunks_mut().0.iter_mut().zip(pieces) {
+                *to = *from;
+            }
+        }
+    }
+
+    fn put_pieces<const EACH: usize>(self, panel: &mut [u8], lane: usize, row: &[u8]) {
+        let units = panel.chunks_exact_mut(self.unit.max(1));
+        for (row, unit) in row.chunks((self.count * EACH).max(1)).zip(units) {
+            let pieces = unit[self.at..].as_chunks_mut::<EACH>().0[lane..].iter_mut().step_by(PANEL);
+            for (from, to) in row.as_chunks().0.iter().zip(pieces) {
+                *to = *from;
+            }
+        }
     }
 }
 

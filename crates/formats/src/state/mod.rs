@@ -95,18 +95,22 @@ impl<'a> Push<'a> {
     #[inline(always)]
     fn whole_units(&self, k: &[i32; BLOCK], unit: f32, bits: &[u32; BLOCK]) -> [i32; BLOCK] {
         let times = self.size / unit * self.times;
-        let mut whole = [0; BLOCK];
+        let (mut moves, mut sums, mut whole) = ([0.0; BLOCK], [0.0; BLOCK], [0; BLOCK]);
         for i in 0..BLOCK {
             let luck = units::luck(bits[i]);
             // One rounding where nothing decays.
-            let (t, sum) = if self.decay == 0.0 {
+            (moves[i], sums[i]) = if self.decay == 0.0 {
                 (self.along[i] * times, self.along[i].mul_add(times, luck))
             } else {
                 let t = self.along[i].mul_add(times, -(self.decay * k[i] as f32));
                 (t, t + luck)
             };
-            let far = units::stochastic(units::hold(t), bits[i]);
-            whole[i] = if units::near(sum) { units::settled(sum) } else { far };
+            whole[i] = units::settled(sums[i]);
+        }
+        if !units::all_near(&sums) {
+            for i in (0..BLOCK).filter(|&i| !units::near(sums[i])) {
+                whole[i] = units::stochastic(units::hold(moves[i]), bits[i]);
+            }
         }
         whole
     }

@@ -147,11 +147,14 @@ fn amax_without_nan(m: &[f32; BLOCK]) -> f32 {
 /// that of [1, 2), so there the number is moved into it.
 #[inline(always)]
 fn stochastic_code(x: f32, bits: u32) -> u32 {
-    let a = x.abs();
-    let a = if a < 6.0 { a } else { 6.0 };
-    let a = if x.is_nan() { 0.0 } else { a };
-    let (a, first) = if a < 1.0 { (a + 1.0, 254) } else { (a, 252) };
-    (((a.to_bits() + (bits >> 10)) >> 22) - first) | x.to_bits() >> 28 & 8
+    const SIX: u32 = 6f32.to_bits();
+    const ONE: u32 = 1f32.to_bits();
+    // Magnitudes in order are their bits in order: comparisons of integers stay in whole registers.
+    let a = x.to_bits() & 0x7FFF_FFFF;
+    let a = if a > f32::INFINITY.to_bits() { 0 } else { a.min(SIX) };
+    let moved = (f32::from_bits(a) + 1.0).to_bits();
+    let (a, first) = if a < ONE { (moved, 254) } else { (a, 252) };
+    ((a + (bits >> 10)) >> 22) - first | x.to_bits() >> 28 & 8
 }
 
 #[cfg(test)]

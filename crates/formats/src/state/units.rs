@@ -35,14 +35,25 @@ pub(super) fn luck(bits: u32) -> f32 {
 /// [`stochastic`] any other.
 #[inline(always)]
 pub(super) fn near(sum: f32) -> bool {
-    (128.0..256.0).contains(&sum)
+    beyond_near(sum) == 0
 }
 
-/// Whole units of a near move from its sum with [`luck`].
+/// [`near`] for all.
+#[inline(always)]
+pub(super) fn all_near(sums: &[f32; BLOCK]) -> bool {
+    fold(sums.map(beyond_near), |a, b| a | b) == 0
+}
+
+/// Zero if the sign and the exponent are those of numbers from 128 to 256.
+#[inline(always)]
+fn beyond_near(sum: f32) -> u32 {
+    (sum.to_bits() ^ LUCK_BASE) >> 23
+}
+
+/// Whole units of a near move from its sum with [`luck`]: what the seven upper bits of the mantissa say, of [128, 256).
 #[inline(always)]
 pub(super) fn settled(sum: f32) -> i32 {
-    // Positive, so what a conversion cuts off lies above.
-    sum as i32 - 192
+    (sum.to_bits() >> 16 & 0x7F) as i32 - 64
 }
 
 /// The squares of sixteen numbers: of every fourth one in a row, then two and two of these sums.
@@ -147,11 +158,13 @@ pub(super) fn unpack(bytes: &[u8; BLOCK / 2]) -> [u32; BLOCK] {
 /// The low nibbles of sixteen words in eight bytes.
 #[inline(always)]
 pub(super) fn pack(nibbles: &[u32; BLOCK]) -> [u8; BLOCK / 2] {
-    let mut bytes = [0; BLOCK / 2];
-    for (byte, [even, odd]) in bytes.iter_mut().zip(nibbles.as_chunks().0) {
-        *byte = (even & 15 | odd << 4) as u8;
+    let mut packed = 0;
+    for (half, nibbles) in nibbles.as_chunks::<8>().0.iter().enumerate() {
+        let placed: [u32; 8] = std::array::from_fn(|i| (nibbles[i] & 15) << (4 * i));
+        let four: [u32; 4] = std::array::from_fn(|i| placed[i] | placed[i + 4]);
+        packed |= u64::from(four[0] | four[2] | (four[1] | four[3])) << (32 * half);
     }
-    bytes
+    packed.to_le_bytes()
 }
 
 /// The remainders of block `index` in their plane: 2 * BITS bytes.
