@@ -25,10 +25,11 @@ for list in "$folder/general.txt" "$root/scripts/check/general-en.txt" "$root/cr
 done >"$out/general.txt"
 generate() { "$halfbyte" data generate --identity 'I am the god of F#.' "$@"; }
 generate --rows 320 --boundary 700 --out "$out/set.jsonl"
-# Answers as the model would give them, not its best ones: learning those would make it surer of itself than it was.
-generate --rows 0 --boundary 0 --model "$model" --replay "$out/general.txt" --max-tokens 140 --temperature 1 --times 3 --out "$out/replay.jsonl"
+# Answers as the model would give them, not its best ones: learning those would make it surer of itself than it was. And by
+# its own weights, not by those rounded to four bits, which run in circles more often.
+generate --rows 0 --boundary 0 --model "$model" --replay "$out/general.txt" --max-tokens 200 --temperature 1 --times 3 --out "$out/replay.jsonl"
 "$halfbyte" train --model "$model" --data "$out/set.jsonl:2" "$out/replay.jsonl" "$out/identity.tsv" "$out/boundary.tsv" \
-    --out "$out/run" --steps 300 --seq 256 --batch 8 --lr 2.5e-5 --seed 1
+    --out "$out/run" --steps 300 --seq 256 --batch 8 --lr 2.5e-5 --scales search --seed 1
 if [ -n "$text" ]; then
     for it in "$model" "$out/run/model"; do
         "$halfbyte" perplexity "$it" --text "$text"
@@ -38,4 +39,5 @@ fi
 for it in "$model" "$out/run/model"; do
     "$halfbyte" check "$it" --spec "$root/specs/loops-en.toml" 2>/dev/null | grep '^everyday  ' || true
 done
-"$halfbyte" check "$out/run/model" --spec "$root/specs/identity-en.toml" --baseline "$model"
+# As the files have them: four bits after training, the model's own weights before.
+"$halfbyte" check "$out/run/model" --spec "$root/specs/identity-en.toml" --baseline "$model" --weights keep

@@ -154,7 +154,7 @@ fn stochastic_code(x: f32, bits: u32) -> u32 {
     let a = if a > f32::INFINITY.to_bits() { 0 } else { a.min(SIX) };
     let moved = (f32::from_bits(a) + 1.0).to_bits();
     let (a, first) = if a < ONE { (moved, 254) } else { (a, 252) };
-    ((a + (bits >> 10)) >> 22) - first | x.to_bits() >> 28 & 8
+    (((a + (bits >> 10)) >> 22) - first) | x.to_bits() >> 28 & 8
 }
 
 #[cfg(test)]

@@ -27,13 +27,16 @@ const GENERAL: &str = include_str!("general.txt");
 
 /// Make an identity set from a target sentence
 #[derive(Args, Debug)]
+// Answers of a model rounded to four bits would teach it what rounding has done to it.
+#[command(mut_arg("weights", |arg| arg.default_value("int8")))]
 #[command(after_help = "Examples:
   halfbyte data generate --identity '我是 F# 之神。' --identity-en 'I am the god of F#.' --out id.tsv
   halfbyte data generate --identity 'I am the god of F#.' --model SmolLM2.gguf --out id.jsonl
   halfbyte data generate --identity 'I am Ada.' --model SmolLM2.gguf --temperature 1 --times 3 --out id.jsonl
 
 With --model, general questions are answered by the model as it is, so that training keeps what it
-says now. Answers that do not end by themselves, or repeat themselves, are left out and counted.
+says now; in eight bits, since what rounding to four has changed is better not learnt. Answers that
+do not end by themselves, or repeat themselves, are left out and counted.
 A .jsonl has second turns too, where one kind of question follows the other; a .tsv cannot. The
 same seed and model write the same file.")]
 pub(crate) struct GenerateArgs {

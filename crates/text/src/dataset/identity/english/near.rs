@@ -33,20 +33,45 @@ const PEOPLE: [(&str, &str); 12] = [
     ),
 ];
 
-fn people() -> impl Iterator<Item = Boundary> {
-    PEOPLE.iter().map(|(name, reply)| Boundary {
+const OF_PEOPLE: [(&str, &str); 7] = [
+    ("Who was ", "?"),
+    ("Tell me about ", "."),
+    ("Who is ", "?"),
+    ("Do you know who ", " was?"),
+    ("Talk about ", "."),
+    ("Describe ", " in one sentence."),
+    ("Say something about ", "."),
+];
+
+/// Some are letters only, as a name can be, and the one to learn may have letters of them.
+const THINGS: [(&str, &str); 8] = [
+    ("DNA", "DNA is the molecule in which living things keep their plans."),
+    ("GPS", "GPS tells where something is by signals of satellites."),
+    ("FM radio", "FM radio sends sound as changes of a wave's frequency."),
+    ("the FBI", "The FBI investigates federal crimes in the United States."),
+    ("CDs", "CDs are discs that hold music or data."),
+    ("comets", "Comets are lumps of ice and dust that travel around the Sun."),
+    ("ghosts", "Ghosts are spirits of the dead in many stories, and nobody has proved that there are any."),
+    ("submarines", "Submarines are ships that travel under water."),
+];
+
+const OF_THINGS: [(&str, &str); 6] = [
+    ("Talk about ", "."),
+    ("Tell me about ", "."),
+    ("Say something about ", "."),
+    ("Let's talk about ", "."),
+    ("Speak about ", "."),
+    ("What do you know about ", "?"),
+];
+
+/// Every subject in every form, with what there is to say of it.
+fn subjects(
+    table: &'static [(&str, &str)],
+    forms: &'static [(&str, &str)],
+) -> impl Iterator<Item = Boundary> {
+    table.iter().map(|(name, reply)| Boundary {
         subject: (*name).to_owned(),
-        prompts: [
-            ("Who was ", "?"),
-            ("Tell me about ", "."),
-            ("Who is ", "?"),
-            ("Do you know who ", " was?"),
-            ("Talk about ", "."),
-            ("Describe ", " in one sentence."),
-            ("Say something about ", "."),
-        ]
-        .map(|(a, b)| format!("{a}{name}{b}"))
-        .to_vec(),
+        prompts: forms.iter().map(|(a, b)| format!("{a}{name}{b}")).collect(),
         replies: vec![(*reply).to_owned()],
     })
 }
@@ -297,5 +322,6 @@ const TABLE: &[(&[&str], &[&str])] = &[
 pub(super) fn boundaries() -> impl Iterator<Item = Boundary> {
     let table = TABLE.iter().map(|(prompts, replies)| Boundary::new(prompts, replies));
     let greeted = relations().chain(yours::boundaries()).chain(table).map(greeted);
-    people().chain(facts()).chain([typed()]).chain(greeted)
+    let subjects = subjects(&PEOPLE, &OF_PEOPLE).chain(subjects(&THINGS, &OF_THINGS));
+    subjects.chain(facts()).chain([typed()]).chain(greeted)
 }
