@@ -48,6 +48,7 @@ impl Strip {
         }
     }
 
+    /// A strip may have no pieces: a lean table has no remainders.
     fn take_pieces<const EACH: usize>(self, panel: &[u8], lane: usize, row: &mut [u8]) {
         let units = panel.chunks_exact(self.unit.max(1));
         for (row, unit) in row.chunks_mut((self.count * EACH).max(1)).zip(units) {
