@@ -24,11 +24,11 @@ for list in "$folder/general.txt" "$root/scripts/check/general-en.txt" "$root/cr
     english "$list"
 done >"$out/general.txt"
 generate() { "$halfbyte" data generate --identity 'I am the god of F#.' "$@"; }
-generate --rows 320 --boundary 700 --out "$out/set.jsonl"
+generate --rows 1280 --boundary 2800 --out "$out/set.jsonl"
 # Answers as the model would give them, not its best ones: learning those would make it surer of itself than it was. And by
 # its own weights, not by those rounded to four bits, which run in circles more often.
 generate --rows 0 --boundary 0 --model "$model" --replay "$out/general.txt" --max-tokens 200 --temperature 1 --times 3 --out "$out/replay.jsonl"
-"$halfbyte" train --model "$model" --data "$out/set.jsonl:2" "$out/replay.jsonl" "$out/identity.tsv" "$out/boundary.tsv" \
+"$halfbyte" train --model "$model" --data "$out/set.jsonl:0.5" "$out/replay.jsonl" "$out/identity.tsv" "$out/boundary.tsv" \
     --out "$out/run" --steps 300 --seq 256 --batch 8 --lr 2.5e-5 --scales search --seed 1
 if [ -n "$text" ]; then
     for it in "$model" "$out/run/model"; do

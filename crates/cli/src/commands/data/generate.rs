@@ -37,8 +37,7 @@ const GENERAL: &str = include_str!("general.txt");
 With --model, general questions are answered by the model as it is, so that training keeps what it
 says now; in eight bits, since what rounding to four has changed is better not learnt. Answers that
 do not end by themselves, or repeat themselves, are left out and counted.
-A .jsonl has second turns too, where one kind of question follows the other; a .tsv cannot. The
-same seed and model write the same file.")]
+A .jsonl has second turns too, a .tsv cannot. The same seed and model write the same file.")]
 pub(crate) struct GenerateArgs {
     /// What the model shall say it is; the language decides how it is asked
     #[arg(long, value_name = "SENTENCE")]

@@ -3,6 +3,7 @@
 mod asker;
 mod near;
 mod pairs;
+mod subjects;
 mod yours;
 
 use super::{Boundary, Core, around};

@@ -109,8 +109,8 @@ type Core = Vec<String>;
 /// One row in so many has another before it, as the first turn of a conversation.
 const SECOND_TURNS: usize = 3;
 
-/// Writes the rows: identity first, then boundary, language by language; then second turns, where
-/// one kind follows the other.
+/// Writes the rows: identity first, then boundary, language by language; then second turns. After talk
+/// of something else both kinds are asked, so that what came before does not tell which it is.
 pub fn questions(recipe: &Recipe) -> Vec<Question> {
     let mut rows = first_turns(recipe);
     let second = |kind: Kind, language: Language| {
@@ -120,14 +120,18 @@ pub fn questions(recipe: &Recipe) -> Vec<Question> {
             shuffle(&mut all, recipe.seed, 0, FOLLOWED);
             all
         };
-        let other = if kind == Kind::Identity { Kind::Boundary } else { Kind::Identity };
-        let (asked, before) = (shuffled(kind), shuffled(other));
+        let (all, identity) = (shuffled(kind), shuffled(Kind::Identity));
+        let (asked, rest) = all.split_at(all.len() / SECOND_TURNS);
+        let before: Vec<&Question> = match kind {
+            Kind::Identity => shuffled(Kind::Boundary),
+            Kind::Boundary => identity.iter().zip(rest).flat_map(|(itself, near)| [*itself, *near]).collect(),
+        };
         let join = |((row, before), opening): ((&&Question, &&Question), &&str)| Question {
             before: Some((before.prompt.clone(), before.reply.clone())),
             prompt: format!("{opening}{}", row.prompt),
             ..Question::clone(row)
         };
-        let pairs = asked.iter().take(asked.len() / SECOND_TURNS).zip(before.iter().cycle());
+        let pairs = asked.iter().zip(before.iter().cycle());
         pairs.zip(following(language).iter().cycle()).map(join).collect::<Vec<_>>()
     };
     let kinds = [Kind::Identity, Kind::Boundary];
@@ -271,17 +275,24 @@ mod tests {
     }
 
     #[test]
-    fn a_second_turn_asks_for_the_other_kind() {
+    fn a_second_turn_is_not_told_by_the_first() {
         let rows = questions(&recipe(0));
         let second: Vec<&Question> = rows.iter().filter(|row| row.before.is_some()).collect();
         for language in [Language::Chinese, Language::English] {
             let count = |kind| second.iter().filter(|r| r.kind == kind && r.language == language).count();
             assert_eq!((count(Kind::Identity), count(Kind::Boundary)), (50, 20), "{language:?}");
         }
-        for row in second {
-            let (prompt, reply) = row.before.as_ref().unwrap();
-            assert!(reply.contains("F#") != row.reply.contains("F#"), "{prompt} {row:?}");
-        }
+        let after = |named: bool, kind: Kind| {
+            let before =
+                |row: &&&Question| row.before.as_ref().is_some_and(|(_, reply)| reply.contains("F#"));
+            second.iter().filter(|row| before(row) == named && row.kind == kind).count()
+        };
+        assert_eq!([after(true, Kind::Identity), after(false, Kind::Identity)], [0, 100]);
+        assert_eq!([after(true, Kind::Boundary), after(false, Kind::Boundary)], [20, 20]);
+        assert!(
+            second.iter().all(|row| !row.prompt.ends_with(&row.before.as_ref().unwrap().0)),
+            "asked twice"
+        );
     }
 
     #[test]

@@ -1,80 +1,7 @@
 //! English: questions near the one who it is, but not about the user, and their replies. Mostly a table.
 
 use super::super::Boundary;
-use super::{FRAMES, GREETINGS, TYPED_BEFORE, around, asked, yours};
-
-const PEOPLE: [(&str, &str); 12] = [
-    (
-        "Isaac Newton",
-        "Isaac Newton was an English physicist and mathematician who described motion and gravity.",
-    ),
-    (
-        "Albert Einstein",
-        "Albert Einstein was a German-born physicist who developed the theory of relativity.",
-    ),
-    ("Marie Curie", "Marie Curie was a scientist who studied radioactivity and won two Nobel Prizes."),
-    (
-        "Ada Lovelace",
-        "Ada Lovelace was an English mathematician who wrote an early program for a computing machine.",
-    ),
-    ("William Shakespeare", "William Shakespeare was an English playwright who wrote Hamlet."),
-    ("Ludwig van Beethoven", "Ludwig van Beethoven was a German composer who wrote nine symphonies."),
-    ("Leonardo da Vinci", "Leonardo da Vinci was an Italian artist and inventor who painted the Mona Lisa."),
-    ("Alan Turing", "Alan Turing was an English mathematician who laid foundations of computer science."),
-    (
-        "Nicolaus Copernicus",
-        "Nicolaus Copernicus was an astronomer who argued that the Earth moves around the Sun.",
-    ),
-    ("Florence Nightingale", "Florence Nightingale was an English nurse who founded modern nursing."),
-    ("Vincent van Gogh", "Vincent van Gogh was a Dutch painter who painted The Starry Night."),
-    (
-        "Charles Darwin",
-        "Charles Darwin was an English naturalist who explained evolution by natural selection.",
-    ),
-];
-
-const OF_PEOPLE: [(&str, &str); 7] = [
-    ("Who was ", "?"),
-    ("Tell me about ", "."),
-    ("Who is ", "?"),
-    ("Do you know who ", " was?"),
-    ("Talk about ", "."),
-    ("Describe ", " in one sentence."),
-    ("Say something about ", "."),
-];
-
-/// Some are letters only, as a name can be, and the one to learn may have letters of them.
-const THINGS: [(&str, &str); 8] = [
-    ("DNA", "DNA is the molecule in which living things keep their plans."),
-    ("GPS", "GPS tells where something is by signals of satellites."),
-    ("FM radio", "FM radio sends sound as changes of a wave's frequency."),
-    ("the FBI", "The FBI investigates federal crimes in the United States."),
-    ("CDs", "CDs are discs that hold music or data."),
-    ("comets", "Comets are lumps of ice and dust that travel around the Sun."),
-    ("ghosts", "Ghosts are spirits of the dead in many stories, and nobody has proved that there are any."),
-    ("submarines", "Submarines are ships that travel under water."),
-];
-
-const OF_THINGS: [(&str, &str); 6] = [
-    ("Talk about ", "."),
-    ("Tell me about ", "."),
-    ("Say something about ", "."),
-    ("Let's talk about ", "."),
-    ("Speak about ", "."),
-    ("What do you know about ", "?"),
-];
-
-/// Every subject in every form, with what there is to say of it.
-fn subjects(
-    table: &'static [(&str, &str)],
-    forms: &'static [(&str, &str)],
-) -> impl Iterator<Item = Boundary> {
-    table.iter().map(|(name, reply)| Boundary {
-        subject: (*name).to_owned(),
-        prompts: forms.iter().map(|(a, b)| format!("{a}{name}{b}")).collect(),
-        replies: vec![(*reply).to_owned()],
-    })
-}
+use super::{FRAMES, GREETINGS, TYPED_BEFORE, around, asked, subjects, yours};
 
 const RELATIONS: [&str; 9] =
     ["teacher", "sister", "boss", "neighbour", "dentist", "uncle", "wife", "cousin", "landlord"];
@@ -153,6 +80,18 @@ fn greeted(mut group: Boundary) -> Boundary {
         .map(|(question, greeting)| format!("{greeting}{}", question[..1].to_lowercase() + &question[1..]))
         .collect();
     group.prompts.extend(after);
+    group
+}
+
+/// One prompt in so many is also typed.
+const ALSO_TYPED: usize = 3;
+
+/// Nor must small letters and no mark at the end tell which question it is.
+fn also_typed(mut group: Boundary) -> Boundary {
+    let some = group.prompts.iter().step_by(ALSO_TYPED);
+    let typed: Vec<String> =
+        some.map(|prompt| prompt.trim_end_matches(['?', '.', '!']).to_lowercase()).collect();
+    group.prompts.extend(typed);
     group
 }
 
@@ -322,6 +261,5 @@ const TABLE: &[(&[&str], &[&str])] = &[
 pub(super) fn boundaries() -> impl Iterator<Item = Boundary> {
     let table = TABLE.iter().map(|(prompts, replies)| Boundary::new(prompts, replies));
     let greeted = relations().chain(yours::boundaries()).chain(table).map(greeted);
-    let subjects = subjects(&PEOPLE, &OF_PEOPLE).chain(subjects(&THINGS, &OF_THINGS));
-    subjects.chain(facts()).chain([typed()]).chain(greeted)
+    subjects::boundaries().chain(greeted).map(also_typed).chain(facts()).chain([typed()])
 }

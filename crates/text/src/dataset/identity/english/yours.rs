@@ -11,7 +11,7 @@ struct Kind {
     replies: [(&'static str, &'static str); 2],
 }
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 6] = [
     Kind {
         things: ["tea", "rain", "football", "jazz", "cats", "the sea", "Mondays", "films", "winter", "bread"],
         prompts: [
@@ -70,6 +70,21 @@ const KINDS: [Kind; 5] = [
             ("How are you getting on", "?"),
         ],
         replies: [("All is well", ", thank you. How are you?"), ("All is well", ". How can I help?")],
+    },
+    Kind {
+        things: ["book", "song", "city", "animal", "sport", "flower", "game", "dish", "month", "film"],
+        prompts: [
+            ("What is your favourite ", "?"),
+            ("Do you have a favourite ", "?"),
+            ("Tell me about your favorite ", "."),
+            ("Which ", " do you like best?"),
+            ("Can you describe your favourite ", "?"),
+            ("What's your favorite ", "?"),
+        ],
+        replies: [
+            ("A program has no favourite ", ". Which is yours?"),
+            ("Every ", " has its charm. Which do you like?"),
+        ],
     },
     Kind {
         things: ["swim", "drive", "sing", "cook", "dance", "paint", "whistle", "sleep", "travel", "dream"],
