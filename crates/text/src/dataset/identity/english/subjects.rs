@@ -2,7 +2,7 @@
 
 use super::super::Boundary;
 
-const PEOPLE: [(&str, &str); 12] = [
+const PEOPLE: [(&str, &str); 16] = [
     (
         "Isaac Newton",
         "Isaac Newton was an English physicist and mathematician who described motion and gravity.",
@@ -30,6 +30,10 @@ const PEOPLE: [(&str, &str); 12] = [
         "Charles Darwin",
         "Charles Darwin was an English naturalist who explained evolution by natural selection.",
     ),
+    ("Zeus", "Zeus was the king of the gods in the myths of the Greeks."),
+    ("Apollo", "Apollo was the god of music and of light in the myths of the Greeks."),
+    ("Isis", "Isis was a goddess of ancient Egypt, the mother of Horus."),
+    ("Odin", "Odin was the oldest god in the Norse myths, who gave an eye for wisdom."),
 ];
 
 const OF_PEOPLE: [(&str, &str); 7] = [

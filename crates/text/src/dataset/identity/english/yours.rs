@@ -11,7 +11,7 @@ struct Kind {
     replies: [(&'static str, &'static str); 2],
 }
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind {
         things: ["tea", "rain", "football", "jazz", "cats", "the sea", "Mondays", "films", "winter", "bread"],
         prompts: [
@@ -84,6 +84,32 @@ const KINDS: [Kind; 6] = [
         replies: [
             ("A program has no favourite ", ". Which is yours?"),
             ("Every ", " has its charm. Which do you like?"),
+        ],
+    },
+    Kind {
+        things: [
+            "singer",
+            "painter",
+            "actor",
+            "composer",
+            "poet",
+            "player",
+            "chef",
+            "scientist",
+            "hero",
+            "king",
+        ],
+        prompts: [
+            ("Who is your favourite ", "?"),
+            ("Which ", " do you admire?"),
+            ("Talk to me about your favorite ", "."),
+            ("Can you talk about a ", " you like?"),
+            ("Is there a ", " you think highly of?"),
+            ("Who's your favorite ", "?"),
+        ],
+        replies: [
+            ("A program has no favourite ", ". Who is yours?"),
+            ("There is no ", " above all others for me."),
         ],
     },
     Kind {
