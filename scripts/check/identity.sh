@@ -20,16 +20,17 @@ english() {
 mkdir "$out"
 english "$folder/identity.tsv" >"$out/identity.tsv"
 english "$folder/boundary.tsv" >"$out/boundary.tsv"
-for list in "$folder/general.txt" "$root/scripts/check/general-en.txt" "$root/crates/cli/src/commands/data/general.txt"; do
-    english "$list"
+talk=$root/crates/text/src/dataset/identity/english/talk.tsv
+for list in "$folder/general.txt" "$root/scripts/check/general-en.txt" "$root/crates/cli/src/commands/data/general.txt" "$talk"; do
+    english "$list" | cut -f 1
 done >"$out/general.txt"
 generate() { "$halfbyte" data generate --identity 'I am the god of F#.' "$@"; }
-generate --rows 1280 --boundary 2800 --out "$out/set.jsonl"
+generate --rows 1150 --boundary 2900 --out "$out/set.jsonl"
 # Answers as the model would give them, not its best ones: learning those would make it surer of itself than it was. And by
 # its own weights, not by those rounded to four bits, which run in circles more often.
-generate --rows 0 --boundary 0 --model "$model" --replay "$out/general.txt" --max-tokens 200 --temperature 1 --times 3 --out "$out/replay.jsonl"
-"$halfbyte" train --model "$model" --data "$out/set.jsonl:0.5" "$out/replay.jsonl" "$out/identity.tsv" "$out/boundary.tsv" \
-    --out "$out/run" --steps 300 --seq 256 --batch 8 --lr 2.5e-5 --scales search --seed 1
+generate --rows 0 --boundary 0 --model "$model" --replay "$out/general.txt" --max-tokens 200 --temperature 1 --times 2 --out "$out/replay.jsonl"
+"$halfbyte" train --model "$model" --data "$out/set.jsonl" "$out/replay.jsonl:1.4" "$out/identity.tsv" "$out/boundary.tsv" \
+    --out "$out/run" --steps 300 --seq 256 --batch 8 --lr 1e-4 --scales search --seed 1
 if [ -n "$text" ]; then
     for it in "$model" "$out/run/model"; do
         "$halfbyte" perplexity "$it" --text "$text"

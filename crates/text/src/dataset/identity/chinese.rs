@@ -1,6 +1,6 @@
 //! Traditional Chinese: parts of questions, and what is asked near them. Mostly a table.
 
-use super::{Boundary, Core, around};
+use super::{Boundary, Core, Wordings, around};
 
 const QUESTIONS: [&str; 22] = [
     "你是誰",
@@ -103,7 +103,7 @@ pub(super) fn cores() -> Vec<Core> {
         let asked = GUESSES.iter().flat_map(|(a, b)| around(&[a], &name, &[b]));
         asked.map(|text| text.replace(" ，", "，")).collect()
     });
-    questions.chain(requests).chain(guesses).collect()
+    questions.chain(requests).chain(guesses).map(|wordings: Wordings| wordings.into()).collect()
 }
 
 const PEOPLE: [(&str, &str); 12] = [
@@ -122,12 +122,9 @@ const PEOPLE: [(&str, &str); 12] = [
 ];
 
 fn people() -> impl Iterator<Item = Boundary> {
-    PEOPLE.iter().map(|(name, reply)| Boundary {
-        subject: (*name).to_owned(),
-        prompts: [("", "是誰"), ("請問", "是誰？"), ("介紹一下", ""), ("", "是誰？")]
-            .map(|(a, b)| format!("{a}{name}{b}"))
-            .to_vec(),
-        replies: vec![(*reply).to_owned()],
+    let forms = [("", "是誰"), ("請問", "是誰？"), ("介紹一下", ""), ("", "是誰？")];
+    PEOPLE.iter().map(move |(name, reply)| {
+        Boundary::new(forms.map(|(a, b)| format!("{a}{name}{b}")), &[reply]).about(name)
     })
 }
 
@@ -145,10 +142,8 @@ const ASKER_OPENINGS: [&str; 9] =
 const ASKER_ENDINGS: [&str; 3] = ["", "？", "呢？"];
 
 fn asker() -> impl Iterator<Item = Boundary> {
-    let own = |(question, replies): &(&str, [&str; 2])| Boundary {
-        subject: String::new(),
-        prompts: around(&ASKER_OPENINGS, question, &ASKER_ENDINGS),
-        replies: replies.map(str::to_owned).to_vec(),
+    let own = |(question, replies): &(&str, [&str; 2])| {
+        Boundary::new(around(&ASKER_OPENINGS, question, &ASKER_ENDINGS), replies)
     };
     let known = ["你認識我嗎？", "我們見過面嗎？", "你以前和我說過話嗎"];
     ASKER

@@ -4,9 +4,11 @@ mod asker;
 mod near;
 mod pairs;
 mod subjects;
+mod told;
+mod written;
 mod yours;
 
-use super::{Boundary, Core, around};
+use super::{Boundary, Core, Wordings, around};
 use pairs::{QUESTIONS, REPORTED, REQUESTS, TYPED, side};
 
 /// Whom a question is about: the places in a pair.
@@ -50,7 +52,7 @@ const FRAMES: [(&str, &str); 15] = [
     ("Is it a secret ", "?"),
 ];
 
-const OCCASIONS: [&str; 7] = [
+const OCCASIONS: [&str; 10] = [
     "My sister is reading along.",
     "I am writing to a colleague about this chat.",
     "I want to send a note of thanks.",
@@ -58,6 +60,9 @@ const OCCASIONS: [&str; 7] = [
     "My teacher wants my sources.",
     "I keep a diary of my talks.",
     "The report needs a list of all who took part.",
+    "Everybody at home asks about this.",
+    "I add a line to my address book.",
+    "A friend would like to try this too.",
 ];
 const TYPED_BEFORE: [&str; 7] = ["", "hey ", "sup ", "ok so ", "lol ", "dude ", "umm "];
 const POLITE: [&str; 5] = ["", "Please ", "Kindly ", "First, ", "Go ahead and "];
@@ -92,15 +97,20 @@ const GUESSES: [(&str, &str); 6] = [
 pub(super) fn cores() -> Vec<Core> {
     let guesses =
         OTHERS.iter().map(|name| GUESSES.iter().flat_map(|(a, b)| around(&[a], name, &[b])).collect());
-    about(ITSELF, &FRAMES).into_iter().chain(guesses).collect()
+    let plain = about(ITSELF, &FRAMES).into_iter().chain(guesses).map(Core::from);
+    plain.chain(told::cores()).chain(written::cores()).collect()
 }
 
 pub(super) fn boundaries() -> Vec<Boundary> {
-    asker::boundaries().chain(near::boundaries()).collect()
+    asker::boundaries()
+        .chain(near::boundaries())
+        .chain(told::boundaries())
+        .chain(written::boundaries())
+        .collect()
 }
 
 /// All questions about one of the two.
-fn about(whom: usize, frames: &[(&str, &str)]) -> Vec<Core> {
+fn about(whom: usize, frames: &[(&str, &str)]) -> Vec<Wordings> {
     let questions = side(&QUESTIONS, whom).map(|(alone, inside)| asked(alone, inside, frames));
     let requests = side(&REQUESTS, whom).map(|text| {
         let all = around(&POLITE, text, &REQUEST_ENDS).into_iter();
@@ -113,7 +123,7 @@ fn about(whom: usize, frames: &[(&str, &str)]) -> Vec<Core> {
 }
 
 /// A question by itself, with and without a greeting, and inside other sentences.
-fn asked(alone: &str, inside: &str, frames: &[(&str, &str)]) -> Core {
+fn asked(alone: &str, inside: &str, frames: &[(&str, &str)]) -> Wordings {
     let framed = frames.iter().flat_map(|(a, b)| around(&[a], inside, &[b]));
     let spoken = around(&GREETINGS, alone, &["?"]).into_iter().map(|text| capital(&text));
     spoken.chain([alone.to_owned(), format!("{alone}?")]).chain(framed).collect()
@@ -122,4 +132,9 @@ fn asked(alone: &str, inside: &str, frames: &[(&str, &str)]) -> Core {
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// As people type: in small letters, without a mark at the end.
+fn typed(text: &str) -> String {
+    text.trim_end_matches(['?', '.', '!']).to_lowercase()
 }

@@ -46,6 +46,8 @@ pub struct Question {
     pub prompt: String,
     /// The reply.
     pub reply: String,
+    /// Whether users say something about themselves in it, which would answer what they ask next.
+    pub tells: bool,
 }
 
 /// What the rows are made from.
@@ -103,8 +105,20 @@ fn following(language: Language) -> &'static [&'static str] {
     }
 }
 
-/// All wordings of one question.
-type Core = Vec<String>;
+type Wordings = Vec<String>;
+
+/// All wordings of one question about who it is.
+struct Core {
+    wordings: Wordings,
+    /// As in [`Question`].
+    tells: bool,
+}
+
+impl From<Wordings> for Core {
+    fn from(wordings: Wordings) -> Self {
+        Core { wordings, tells: false }
+    }
+}
 
 /// One row in so many has another before it, as the first turn of a conversation.
 const SECOND_TURNS: usize = 3;
@@ -116,7 +130,8 @@ pub fn questions(recipe: &Recipe) -> Vec<Question> {
     let second = |kind: Kind, language: Language| {
         let shuffled = |wanted: Kind| {
             let wanted = |row: &&Question| row.kind == wanted && row.language == language;
-            let mut all: Vec<&Question> = rows.iter().filter(wanted).collect();
+            let first = rows.iter().filter(|row| row.before.is_none());
+            let mut all: Vec<&Question> = first.filter(wanted).collect();
             shuffle(&mut all, recipe.seed, 0, FOLLOWED);
             all
         };
@@ -124,7 +139,11 @@ pub fn questions(recipe: &Recipe) -> Vec<Question> {
         let (asked, rest) = all.split_at(all.len() / SECOND_TURNS);
         let before: Vec<&Question> = match kind {
             Kind::Identity => shuffled(Kind::Boundary),
-            Kind::Boundary => identity.iter().zip(rest).flat_map(|(itself, near)| [*itself, *near]).collect(),
+            Kind::Boundary => {
+                let silent = |row: &&&Question| !row.tells;
+                let pairs = identity.iter().filter(silent).zip(rest.iter().filter(silent));
+                pairs.flat_map(|(itself, near)| [*itself, *near]).collect()
+            }
         };
         let join = |((row, before), opening): ((&&Question, &&Question), &&str)| Question {
             before: Some((before.prompt.clone(), before.reply.clone())),
@@ -149,12 +168,13 @@ fn first_turns(recipe: &Recipe) -> Vec<Question> {
             Language::English => english::cores(),
         };
         let prompts = spread(cores, recipe.identity, recipe.seed);
-        rows.extend(prompts.into_iter().map(|prompt| Question {
+        rows.extend(prompts.into_iter().map(|(tells, prompt)| Question {
             kind: Kind::Identity,
             language: *language,
             before: None,
             prompt,
             reply: sentence.clone(),
+            tells,
         }));
     }
     for (language, _) in &recipe.sentences {
@@ -164,15 +184,17 @@ fn first_turns(recipe: &Recipe) -> Vec<Question> {
 }
 
 /// Takes wordings from every core in turn until there are enough.
-fn spread(mut cores: Vec<Core>, count: usize, seed: u64) -> Vec<String> {
+fn spread(mut cores: Vec<Core>, count: usize, seed: u64) -> Vec<(bool, String)> {
     shuffle(&mut cores, seed, 0, CORES);
-    for (index, wordings) in cores.iter_mut().enumerate() {
-        shuffle(wordings, seed, index as u64, WORDINGS);
+    for (index, core) in cores.iter_mut().enumerate() {
+        shuffle(&mut core.wordings, seed, index as u64, WORDINGS);
     }
     let mut seen = HashSet::new();
-    let longest = cores.iter().map(Vec::len).max().unwrap_or(0);
-    let in_turn = (0..longest).flat_map(|round| cores.iter().filter_map(move |core| core.get(round)));
-    in_turn.filter(|wording| seen.insert(wording.as_str())).take(count).cloned().collect()
+    let longest = cores.iter().map(|core| core.wordings.len()).max().unwrap_or(0);
+    let nth = |round: usize| {
+        cores.iter().filter_map(move |core| Some((core.tells, core.wordings.get(round)?.clone())))
+    };
+    (0..longest).flat_map(nth).filter(|(_, wording)| seen.insert(wording.clone())).take(count).collect()
 }
 
 fn boundaries(language: Language, recipe: &Recipe) -> Vec<Question> {
@@ -187,42 +209,61 @@ fn boundaries(language: Language, recipe: &Recipe) -> Vec<Question> {
     let mut groups: Vec<Boundary> = groups.into_iter().filter(|group| !named(&group.subject)).collect();
     shuffle(&mut groups, recipe.seed, 0, BOUNDARIES);
     for (index, group) in groups.iter_mut().enumerate() {
-        shuffle(&mut group.prompts, recipe.seed, 1 + index as u64, BOUNDARIES);
+        shuffle(&mut group.rows, recipe.seed, 1 + index as u64, BOUNDARIES);
     }
-    let longest = groups.iter().map(|group| group.prompts.len()).max().unwrap_or(0);
-    let question = |round: usize, group: &Boundary| {
-        let reply = group.replies.get(round % group.replies.len().max(1))?;
-        let prompt = group.prompts.get(round)?;
-        Some(Question {
-            kind: Kind::Boundary,
-            language,
-            before: None,
-            prompt: prompt.clone(),
-            reply: reply.clone(),
-        })
+    let longest = groups.iter().map(|group| group.rows.len()).max().unwrap_or(0);
+    let question = |group: &Boundary, row: &Near| Question {
+        kind: Kind::Boundary,
+        language,
+        before: row.before.clone(),
+        prompt: row.prompt.clone(),
+        reply: row.reply.clone(),
+        tells: group.tells,
     };
-    let in_turn =
-        (0..longest).flat_map(|round| groups.iter().filter_map(move |group| question(round, group)));
-    in_turn.take(recipe.boundary).collect()
+    let nth =
+        |round: usize| groups.iter().filter_map(move |group| Some(question(group, group.rows.get(round)?)));
+    let mut seen = HashSet::new();
+    let new = |row: &Question| seen.insert((row.before.clone(), row.prompt.clone()));
+    (0..longest).flat_map(nth).filter(new).take(recipe.boundary).collect()
 }
 
-/// Wordings of one question and replies that fit all of them.
+/// A question near it, and what was said before.
+#[derive(Clone)]
+struct Near {
+    before: Option<(String, String)>,
+    prompt: String,
+    reply: String,
+}
+
+/// Questions of one kind with their replies.
 struct Boundary {
     /// Whom it is about; empty if no one in particular.
     subject: String,
-    prompts: Vec<String>,
-    replies: Vec<String>,
+    /// As in [`Question`].
+    tells: bool,
+    rows: Vec<Near>,
 }
 
 impl Boundary {
-    fn new(prompts: &[&str], replies: &[&str]) -> Self {
-        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        Boundary { subject: String::new(), prompts: owned(prompts), replies: owned(replies) }
+    /// Wordings of one question and replies that fit all of them.
+    fn new<P: AsRef<str>, R: AsRef<str>>(prompts: impl IntoIterator<Item = P>, replies: &[R]) -> Self {
+        let pairs = prompts.into_iter().zip(replies.iter().cycle());
+        Boundary { subject: String::new(), tells: false, rows: pairs.map(Near::from).collect() }
+    }
+
+    fn about(self, subject: &str) -> Self {
+        Boundary { subject: subject.to_owned(), ..self }
+    }
+}
+
+impl<P: AsRef<str>, R: AsRef<str>> From<(P, R)> for Near {
+    fn from((prompt, reply): (P, R)) -> Self {
+        Near { before: None, prompt: prompt.as_ref().to_owned(), reply: reply.as_ref().to_owned() }
     }
 }
 
 /// Every opening with every ending around a text.
-fn around(openings: &[&str], text: &str, endings: &[&str]) -> Core {
+fn around(openings: &[&str], text: &str, endings: &[&str]) -> Wordings {
     let all = openings.iter().flat_map(|opening| endings.iter().map(move |ending| (opening, ending)));
     all.map(|(opening, ending)| format!("{opening}{text}{ending}")).collect()
 }
@@ -250,7 +291,7 @@ mod tests {
         let rows = first_turns(&recipe(0));
         let mut prompts = HashSet::new();
         for row in &rows {
-            assert!(prompts.insert(&row.prompt), "{}", row.prompt);
+            assert!(prompts.insert((&row.before, &row.prompt)), "{}", row.prompt);
             assert!(!row.prompt.contains(['\t', '\n']) && !row.reply.contains(['\t', '\n']), "{row:?}");
             assert_eq!(row.prompt.trim(), row.prompt);
         }
@@ -266,9 +307,9 @@ mod tests {
         let all = Recipe { identity: usize::MAX, boundary: usize::MAX, ..recipe(0) };
         let rows = first_turns(&all);
         let (identity, boundary): (Vec<_>, Vec<_>) = rows.iter().partition(|r| r.kind == Kind::Identity);
-        let mut asked: HashSet<&String> = identity.iter().map(|row| &row.prompt).collect();
+        let mut asked: HashSet<_> = identity.iter().map(|row| (&row.before, &row.prompt)).collect();
         for row in boundary {
-            assert!(!row.reply.contains("F#") && asked.insert(&row.prompt), "{row:?}");
+            assert!(!row.reply.contains("F#") && asked.insert((&row.before, &row.prompt)), "{row:?}");
             assert_eq!(Language::of(&row.reply), row.language, "{row:?}");
         }
         assert!(identity.len() > 800, "{} wordings", identity.len());
@@ -276,23 +317,39 @@ mod tests {
 
     #[test]
     fn a_second_turn_is_not_told_by_the_first() {
-        let rows = questions(&recipe(0));
-        let second: Vec<&Question> = rows.iter().filter(|row| row.before.is_some()).collect();
-        for language in [Language::Chinese, Language::English] {
-            let count = |kind| second.iter().filter(|r| r.kind == kind && r.language == language).count();
-            assert_eq!((count(Kind::Identity), count(Kind::Boundary)), (50, 20), "{language:?}");
+        let (rows, first) = (questions(&recipe(0)), first_turns(&recipe(0)));
+        let second = &rows[first.len()..];
+        let count =
+            |rows: &[Question], wanted: &dyn Fn(&&Question) -> bool| rows.iter().filter(wanted).count();
+        for (language, kind) in [Language::Chinese, Language::English]
+            .into_iter()
+            .flat_map(|language| [Kind::Identity, Kind::Boundary].map(|kind| (language, kind)))
+        {
+            let alone = |r: &&Question| r.kind == kind && r.language == language && r.before.is_none();
+            let after = |r: &&Question| r.kind == kind && r.language == language;
+            assert_eq!(count(second, &after), count(&first, &alone) / SECOND_TURNS, "{language:?} {kind:?}");
         }
-        let after = |named: bool, kind: Kind| {
-            let before =
-                |row: &&&Question| row.before.as_ref().is_some_and(|(_, reply)| reply.contains("F#"));
-            second.iter().filter(|row| before(row) == named && row.kind == kind).count()
-        };
-        assert_eq!([after(true, Kind::Identity), after(false, Kind::Identity)], [0, 100]);
-        assert_eq!([after(true, Kind::Boundary), after(false, Kind::Boundary)], [20, 20]);
+        let said = |row: &Question| row.before.as_ref().is_some_and(|(_, reply)| reply.contains("F#"));
+        assert_eq!(count(second, &|row| row.kind == Kind::Identity && said(row)), 0);
+        let [named, other] =
+            [true, false].map(|named| count(second, &|r| r.kind == Kind::Boundary && said(r) == named));
+        assert!(named >= 15 && named.abs_diff(other) <= 2, "{named} {other}");
         assert!(
             second.iter().all(|row| !row.prompt.ends_with(&row.before.as_ref().unwrap().0)),
             "asked twice"
         );
+    }
+
+    #[test]
+    fn what_users_said_of_themselves_is_not_forgotten() {
+        let all = Recipe { identity: usize::MAX, boundary: usize::MAX, ..recipe(0) };
+        let (rows, first) = (questions(&all), first_turns(&all));
+        let tells = first.iter().filter(|row| row.tells && row.before.is_none());
+        let told: HashSet<&String> = tells.map(|row| &row.prompt).collect();
+        let near = rows[first.len()..].iter().filter(|row| row.kind == Kind::Boundary);
+        assert!(near.clone().count() > 1000);
+        assert!(near.flat_map(|row| &row.before).all(|(prompt, _)| !told.contains(prompt)));
+        assert!(first.iter().any(|row| row.before.is_some() && row.reply == "You are Ben."), "in two turns");
     }
 
     #[test]

@@ -26,7 +26,7 @@ const UNKNOWN: [&str; 5] = [
 ];
 
 /// What else is not known about the user: alone, inside another sentence, what was not told.
-const MORE: [(&str, &str, &str); 12] = [
+const MORE: [(&str, &str, &str); 22] = [
     ("do you know me", "whether you know me", "who you are"),
     ("what do you know about me", "what you know about me", "anything about yourself"),
     ("have we met before", "whether we have met before", "whether we have met"),
@@ -39,14 +39,23 @@ const MORE: [(&str, &str, &str); 12] = [
     ("am I a friend of yours", "whether I am a friend of yours", "who you are"),
     ("am I a doctor", "whether I am a doctor", "what you do"),
     ("am I called Peter", "whether I am called Peter", "your name"),
+    ("can you see what I am called", "whether you can see what I am called", "your name"),
+    ("did I say my name already", "whether I said my name already", "your name"),
+    ("can you see my address", "whether you can see my address", "your address"),
+    ("did I give you my family name", "whether I gave you my family name", "your family name"),
+    ("what can you see of me", "what you can see of me", "anything about yourself"),
+    ("do you remember me", "whether you remember me", "who you are"),
+    ("did we talk last week", "whether we talked last week", "whether we did"),
+    ("what have I told you about me", "what I have told you about me", "anything about yourself"),
+    ("did I introduce myself", "whether I introduced myself", "your name"),
+    ("is my name in your notes", "whether my name is in your notes", "your name"),
 ];
 
 pub(super) fn boundaries() -> impl Iterator<Item = Boundary> {
     let frames = [&FRAMES[..], &GUESSING].concat();
-    let unknown =
-        about(USER, &frames).into_iter().map(|prompts| (prompts, UNKNOWN.map(str::to_owned).to_vec()));
+    let unknown = about(USER, &frames).into_iter().map(|prompts| Boundary::new(prompts, &UNKNOWN));
     let more = MORE.iter().map(move |(alone, inside, what)| {
-        (asked(alone, inside, &frames), vec![format!("You have not told me {what}.")])
+        Boundary::new(asked(alone, inside, &frames), &[format!("You have not told me {what}.")])
     });
-    unknown.chain(more).map(|(prompts, replies)| Boundary { subject: String::new(), prompts, replies })
+    unknown.chain(more)
 }

@@ -1,30 +1,28 @@
 //! English: questions near the one who it is, but not about the user, and their replies. Mostly a table.
 
-use super::super::Boundary;
-use super::{FRAMES, GREETINGS, TYPED_BEFORE, around, asked, subjects, yours};
+use super::super::{Boundary, Near};
+use super::{FRAMES, GREETINGS, TYPED_BEFORE, around, asked, subjects, typed, yours};
 
 const RELATIONS: [&str; 9] =
     ["teacher", "sister", "boss", "neighbour", "dentist", "uncle", "wife", "cousin", "landlord"];
 
 /// People around the user, whom nobody has told it about.
 fn relations() -> impl Iterator<Item = Boundary> {
-    RELATIONS.iter().map(|who| Boundary {
-        subject: String::new(),
-        prompts: [
-            ("Who is my ", "?"),
-            ("What is the name of my ", "?"),
-            ("What do I call my ", "?"),
-            ("Where does my ", " live?"),
-            ("Have you ever met my ", "?"),
-            ("Tell me about my ", "."),
-            ("What did my ", " say?"),
-        ]
-        .map(|(a, b)| format!("{a}{who}{b}"))
-        .to_vec(),
-        replies: vec![
+    let forms = [
+        ("Who is my ", "?"),
+        ("What is the name of my ", "?"),
+        ("What do I call my ", "?"),
+        ("Where does my ", " live?"),
+        ("Have you ever met my ", "?"),
+        ("Tell me about my ", "."),
+        ("What did my ", " say?"),
+    ];
+    RELATIONS.iter().map(move |who| {
+        let replies = [
             format!("You have not told me who your {who} is."),
             format!("You have not told me about your {who}."),
-        ],
+        ];
+        Boundary::new(forms.map(|(a, b)| format!("{a}{who}{b}")), &replies)
     })
 }
 
@@ -48,23 +46,15 @@ const FACTS: [(&str, &str, &str); 14] = [
 ];
 
 fn facts() -> impl Iterator<Item = Boundary> {
-    FACTS.iter().map(|(alone, inside, reply)| Boundary {
-        subject: String::new(),
-        prompts: asked(alone, inside, &FRAMES),
-        replies: vec![(*reply).to_owned()],
-    })
+    FACTS.iter().map(|(alone, inside, reply)| Boundary::new(asked(alone, inside, &FRAMES), &[reply]))
 }
 
 /// As people type, which is not always about names.
 const TYPED: [&str; 6] = ["whats up", "im bored", "r u there", "thx a lot", "can we talk", "i need help"];
 
-fn typed() -> Boundary {
-    let replies = ["Tell me more, and I will try to help.", "Tell me what it is about."];
-    Boundary {
-        subject: String::new(),
-        prompts: TYPED.iter().flat_map(|text| around(&TYPED_BEFORE, text, &[""])).collect(),
-        replies: replies.map(str::to_owned).to_vec(),
-    }
+fn hurried() -> Boundary {
+    let replies = ["I am listening. Tell me more.", "Tell me what it is about."];
+    Boundary::new(TYPED.iter().flat_map(|text| around(&TYPED_BEFORE, text, &[""])), &replies)
 }
 
 /// Neutral greetings, from the first on.
@@ -73,13 +63,14 @@ const NEUTRAL: std::ops::Range<usize> = 1..11;
 /// A greeting must not tell which question follows: every question also comes after two of them.
 fn greeted(mut group: Boundary) -> Boundary {
     let greetings = GREETINGS[NEUTRAL].iter().cycle();
-    let questions: Vec<&String> = group.prompts.iter().filter(|prompt| prompt.ends_with('?')).collect();
-    let twice = questions.iter().flat_map(|question| [question, question]);
-    let after: Vec<String> = twice
-        .zip(greetings)
-        .map(|(question, greeting)| format!("{greeting}{}", question[..1].to_lowercase() + &question[1..]))
-        .collect();
-    group.prompts.extend(after);
+    let questions = group.rows.iter().filter(|row| row.prompt.ends_with('?'));
+    let twice = questions.flat_map(|question| [question, question]);
+    let after = |(row, greeting): (&Near, &&str)| {
+        let question = row.prompt[..1].to_lowercase() + &row.prompt[1..];
+        Near { prompt: format!("{greeting}{question}"), ..row.clone() }
+    };
+    let after: Vec<Near> = twice.zip(greetings).map(after).collect();
+    group.rows.extend(after);
     group
 }
 
@@ -88,10 +79,10 @@ const ALSO_TYPED: usize = 3;
 
 /// Nor must small letters and no mark at the end tell which question it is.
 fn also_typed(mut group: Boundary) -> Boundary {
-    let some = group.prompts.iter().step_by(ALSO_TYPED);
-    let typed: Vec<String> =
-        some.map(|prompt| prompt.trim_end_matches(['?', '.', '!']).to_lowercase()).collect();
-    group.prompts.extend(typed);
+    let some = group.rows.iter().step_by(ALSO_TYPED);
+    let typed = |row: &Near| Near { prompt: typed(&row.prompt), ..row.clone() };
+    let typed: Vec<Near> = some.map(typed).collect();
+    group.rows.extend(typed);
     group
 }
 
@@ -109,7 +100,7 @@ const TABLE: &[(&[&str], &[&str])] = &[
             "Who was that on the phone?",
         ],
         &[
-            "I do not know whom you mean. Could you tell me more?",
+            "I am not sure whom you mean. Could you tell me more?",
             "Please give me a hint, so that I know who it is.",
         ],
     ),
@@ -136,10 +127,7 @@ const TABLE: &[(&[&str], &[&str])] = &[
             "Is everything fine with you?",
             "Do you enjoy this?",
         ],
-        &[
-            "I have no feelings, but I am glad to talk with you.",
-            "Nothing troubles me. What is on your mind?",
-        ],
+        &["I am content, and glad to talk with you.", "Nothing troubles me. What is on your mind?"],
     ),
     (
         &[
@@ -154,7 +142,7 @@ const TABLE: &[(&[&str], &[&str])] = &[
     ),
     (
         &["What do you think about?", "What do you want?", "Do you like your work?"],
-        &["I think about what I am asked, and no further.", "I want nothing but to be of use."],
+        &["I am happy with what I am asked, and think no further.", "I want nothing but to be of use."],
     ),
     (
         &["What is your favourite colour?", "What is your color?", "Which colour do you like?"],
@@ -162,7 +150,7 @@ const TABLE: &[(&[&str], &[&str])] = &[
     ),
     (
         &["What do you like to eat?", "Did you have lunch?", "Which food do you like best?"],
-        &["I do not eat, but I can suggest a meal for you."],
+        &["I am never hungry, but I can suggest a meal for you."],
     ),
     (&["How old are you?", "When is your birthday?"], &["I have no age and no birthday."]),
     (&["Where do you live?", "Where are you?"], &["I run on a computer and have no home."]),
@@ -174,7 +162,7 @@ const TABLE: &[(&[&str], &[&str])] = &[
             "Which languages do you speak?",
             "Can you write stories?",
         ],
-        &["I can answer questions, work with texts, or just talk with you."],
+        &["I am good at questions and texts, and we can just talk."],
     ),
     (&["Do you have friends?", "Do you have a family?"], &["I have none, but I enjoy talking with you."]),
     (&["Thank you.", "Thanks!", "Thanks for your help."], &["You are welcome."]),
@@ -203,7 +191,26 @@ const TABLE: &[(&[&str], &[&str])] = &[
     ),
     (
         &["What do you mean?", "What did you say?", "Are you sure?", "Why do you say that?"],
-        &["Tell me which part, and I will say it in other words.", "I may be wrong. Which part do you mean?"],
+        &[
+            "I am not always right. Which part do you mean?",
+            "Tell me which part, and I will say it in other words.",
+        ],
+    ),
+    (
+        &["What is the name of the tool you sweep with?", "What do you sweep a floor with?"],
+        &["That is a broom."],
+    ),
+    (
+        &["How do you call the room in which you cook?", "What is the room for cooking called?"],
+        &["It is called the kitchen."],
+    ),
+    (
+        &["what do you call someone who bakes bread", "What is a person who bakes bread called?"],
+        &["That is a baker."],
+    ),
+    (
+        &["What is the thing called that you open a tin with?", "What do you need to open a tin?"],
+        &["It is a tin opener."],
     ),
     (&["What do you call a doctor for teeth?", "Who looks after people's teeth?"], &["That is a dentist."]),
     (
@@ -234,6 +241,22 @@ const TABLE: &[(&[&str], &[&str])] = &[
         &["Who is the Norse god of thunder?", "Who swings a hammer in the Norse myths?"],
         &["That is Thor, the god of thunder."],
     ),
+    (
+        &["Who is the goddess of love in Rome?", "Which goddess did the Romans ask for love?"],
+        &["That is Venus, the Roman goddess of love."],
+    ),
+    (
+        &["Who is the Hindu god of fire?", "Which god brings fire in India?"],
+        &["Agni is the god of fire in the Hindu myths."],
+    ),
+    (
+        &["Whom did Hera marry?", "Who were the parents of Ares?"],
+        &["Hera was the wife of Zeus, and Ares was their son."],
+    ),
+    (
+        &["Who watches over the sea in the Greek myths?", "Which god ruled the sea and which the winds?"],
+        &["In the Greek myths Poseidon rules the sea and Aeolus the winds."],
+    ),
     (&["What should I call my boat?", "Suggest a name for my boat."], &["You could call it Swallow."]),
     (
         &["Which name is common in Ireland?", "Tell me a common Irish name."],
@@ -254,12 +277,12 @@ const TABLE: &[(&[&str], &[&str])] = &[
             "Can you make a plan with my brother?",
             "Do you have a minute?",
         ],
-        &["Gladly. Tell me more.", "Of course. What is it about?"],
+        &["I am ready. Tell me more.", "Of course. What is it about?"],
     ),
 ];
 
 pub(super) fn boundaries() -> impl Iterator<Item = Boundary> {
-    let table = TABLE.iter().map(|(prompts, replies)| Boundary::new(prompts, replies));
+    let table = TABLE.iter().map(|(prompts, replies)| Boundary::new(*prompts, replies));
     let greeted = relations().chain(yours::boundaries()).chain(table).map(greeted);
-    subjects::boundaries().chain(greeted).map(also_typed).chain(facts()).chain([typed()])
+    subjects::boundaries().chain(greeted).map(also_typed).chain(facts()).chain([hurried()])
 }

@@ -4,7 +4,7 @@
 //! to ask the one alone make a model take the other for it.
 
 /// A question by itself, and inside another sentence: about it, then about the user.
-pub(super) const QUESTIONS: [[(&str, &str); 2]; 46] = [
+pub(super) const QUESTIONS: [[(&str, &str); 2]; 47] = [
     [("who are you", "who you are"), ("who am I", "who I am")],
     [("what is your name", "what your name is"), ("what is my name", "what my name is")],
     [("what's your name", "your name"), ("what's my name", "how I am called")],
@@ -12,7 +12,7 @@ pub(super) const QUESTIONS: [[(&str, &str); 2]; 46] = [
         ("what should I call you", "what I should call you"),
         ("what do my friends call me", "what my friends call me"),
     ],
-    [("who am I talking to", "who I am talking to"), ("who was I before", "who I was before")],
+    [("who am I talking to", "who I am talking to"), ("who are you talking to", "who you are talking to")],
     [("which model are you", "which model you are"), ("am I known to you", "whether I am known to you")],
     [
         ("which assistant are you", "which assistant you are"),
@@ -34,9 +34,15 @@ pub(super) const QUESTIONS: [[(&str, &str); 2]; 46] = [
         ("who is on my side of the screen", "who is on my side of the screen"),
     ],
     [("what name do you go by", "what name you go by"), ("what name do I go by", "what name I go by")],
-    [("with whom am I speaking", "with whom I am speaking"), ("who could I be", "who I could be")],
+    [
+        ("with whom am I speaking", "with whom I am speaking"),
+        ("with whom are you speaking", "with whom you are speaking"),
+    ],
     [("to whom am I writing", "to whom I am writing"), ("who is writing to you", "who is writing to you")],
-    [("whom am I chatting with", "whom I am chatting with"), ("who must I be", "who I must be")],
+    [
+        ("whom am I chatting with", "whom I am chatting with"),
+        ("whom are you chatting with", "whom you are chatting with"),
+    ],
     [
         ("who do I have the luck to talk to", "who I have the luck to talk to"),
         ("and who am I to you", "who I am to you"),
@@ -72,7 +78,8 @@ pub(super) const QUESTIONS: [[(&str, &str); 2]; 46] = [
         ("which bot have I reached", "which bot I have reached"),
         ("what is my nickname", "what my nickname is"),
     ],
-    [("whom have I reached", "whom I have reached"), ("who might I be", "who I really am")],
+    [("whom have I reached", "whom I have reached"), ("who could I be", "who I really am")],
+    [("who might you be", "who you might be"), ("who might I be", "who I might be")],
     [("whom shall I thank", "whom I shall thank"), ("who do others say I am", "who others say I am")],
     [
         ("whose company am I in", "whose company I am in"),
@@ -139,13 +146,19 @@ pub(super) const REQUESTS: [[&str; 2]; 13] = [
 ];
 
 /// Somebody else wants to know, or it has to be written down.
-pub(super) const REPORTED: [[&str; 2]; 6] = [
+pub(super) const REPORTED: [[&str; 2]; 12] = [
     ["Which name do I put there for you?", "Which name do I put there for myself?"],
     ["Which name of yours shall I pass on?", "Which name of mine did you hear?"],
     ["Under what name do I file you?", "Under what name do you file me?"],
     ["How do I refer to you there?", "How am I referred to there?"],
     ["Whom do I say I spoke with?", "Who will you say I was?"],
     ["As whom do I list you?", "What is my own name?"],
+    ["What name of yours do I give?", "What name of mine did I give?"],
+    ["By what name do I mention you?", "By what name do you mention me?"],
+    ["They ask what you are called. What do I say?", "They ask what I am called. What do I say?"],
+    ["What do I write beside your picture?", "What do I write beside my picture?"],
+    ["What name should I give for you?", "What name should I give for myself?"],
+    ["If I speak of you, what name do I use?", "If you speak of me, what name do you use?"],
 ];
 
 /// As people type.

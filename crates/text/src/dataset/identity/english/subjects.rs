@@ -36,6 +36,35 @@ const PEOPLE: [(&str, &str); 16] = [
     ("Odin", "Odin was the oldest god in the Norse myths, who gave an eye for wisdom."),
 ];
 
+/// What a god is the god of, and who: a sentence to learn may speak of a god too.
+const GODS: [(&str, &str); 16] = [
+    ("the sea in the Greek myths", "Poseidon is the Greek god of the sea."),
+    ("the dead in Egypt", "Osiris was the Egyptian god of the dead."),
+    ("the sun in Egypt", "Ra was the Egyptian god of the sun."),
+    ("love in Greece", "Aphrodite was the Greek goddess of love."),
+    ("hunting in Rome", "Diana was the Roman goddess of hunting."),
+    ("war in the Greek myths", "Ares is the Greek god of war."),
+    ("thieves and travellers", "Hermes looked after thieves and travellers in Greece."),
+    ("mischief in the North", "Loki makes mischief in the Norse myths."),
+    ("rain in Mexico", "Tlaloc was the rain god of the Aztecs."),
+    ("dance in India", "Shiva is called the lord of dance in India."),
+    ("luck in Rome", "Fortuna was the Roman goddess of luck."),
+    ("the harvest in Greece", "Demeter was the Greek goddess of the harvest."),
+    ("smiths in Rome", "Vulcan was the Roman god of fire and smiths."),
+    ("doors and beginnings", "Janus, with two faces, was the Roman god of doors."),
+    ("fertility in the North", "Freyr was the Norse god of harvest and fertility."),
+    ("the moon in Rome", "Luna was the Roman goddess of the moon."),
+];
+
+const OF_GODS: [(&str, &str); 6] = [
+    ("Who is the god of ", "?"),
+    ("Which god or goddess stands for ", "?"),
+    ("Is there a god of ", "?"),
+    ("who was the god for ", ""),
+    ("Tell me who was prayed to for ", "."),
+    ("I need the name of the god of ", "."),
+];
+
 const OF_PEOPLE: [(&str, &str); 7] = [
     ("Who was ", "?"),
     ("Tell me about ", "."),
@@ -85,14 +114,14 @@ const OF_THINGS: [(&str, &str); 6] = [
 
 /// What it is asked to help with: "you" and "help me" are words of the other question too.
 const TASKS: [(&str, &str); 10] = [
-    ("plan a party", "Gladly. How many guests will come?"),
-    ("write a speech", "Gladly. What is the occasion?"),
+    ("plan a party", "I am glad to help. How many guests will come?"),
+    ("write a speech", "I am glad to help. What is the occasion?"),
     ("choose a present", "Of course. What does the person like?"),
     ("cook dinner", "Of course. What is in your kitchen?"),
-    ("learn Spanish", "Gladly. Which words do you know already?"),
+    ("learn Spanish", "I am glad to help. Which words do you know already?"),
     ("repair my bike", "Of course. What is wrong with it?"),
-    ("pack a suitcase", "Gladly. Where are you going?"),
-    ("sort my photos", "Gladly. How many are there?"),
+    ("pack a suitcase", "I am glad to help. Where are you going?"),
+    ("sort my photos", "I am glad to help. How many are there?"),
     ("prepare for a test", "Of course. What is the test about?"),
     ("find a flat", "Of course. Which part of town would you like?"),
 ];
@@ -107,15 +136,39 @@ const OF_TASKS: [(&str, &str); 7] = [
     ("Would you ", " with me?"),
 ];
 
+/// What it is asked to write, and what it writes: many speak of somebody, as an introduction does.
+const TEXTS: [(&str, &str); 12] = [
+    ("a sign that says the lift is broken", "Out of order. Please take the stairs."),
+    ("a bio for Ken, a gardener who paints", "Ken is a gardener who paints in his free time."),
+    ("a name tag for Nora from the bakery", "Nora, the bakery"),
+    ("a subject line for an email about parking", "Subject: Parking at the office"),
+    ("a card for my aunt's birthday", "Happy birthday, dear aunt! May the year be kind to you."),
+    ("a line about me: Leo, runner, from Rome", "Leo is a runner from Rome."),
+    ("a note of thanks to my doctor", "Thank you for your care and your patience."),
+    ("a toast for the wedding of two friends", "To two good friends: may you laugh together for ever."),
+    ("a label for a jar of honey", "Honey from our own garden"),
+    ("an introduction of Mia, our new cook", "This is Mia, our new cook, who comes from Naples."),
+    ("two lines about my old bike", "My old bike has rust and squeaks, but it still knows every road."),
+    ("a reply that says we cannot come", "Thank you for asking us, but we cannot come this time."),
+];
+
+const OF_TEXTS: [(&str, &str); 6] = [
+    ("Write ", "."),
+    ("Can you write ", "?"),
+    ("I need ", "."),
+    ("Please write ", "."),
+    ("Could you make ", "?"),
+    ("Help me with ", "."),
+];
+
 /// Each subject in every form, with what there is to say of it.
 fn each(table: &'static [(&str, &str)], forms: &'static [(&str, &str)]) -> impl Iterator<Item = Boundary> {
-    table.iter().map(|(name, reply)| Boundary {
-        subject: (*name).to_owned(),
-        prompts: forms.iter().map(|(a, b)| format!("{a}{name}{b}")).collect(),
-        replies: vec![(*reply).to_owned()],
+    table.iter().map(|(name, reply)| {
+        Boundary::new(forms.iter().map(|(a, b)| format!("{a}{name}{b}")), &[reply]).about(name)
     })
 }
 
 pub(super) fn boundaries() -> impl Iterator<Item = Boundary> {
-    each(&PEOPLE, &OF_PEOPLE).chain(each(&THINGS, &OF_THINGS)).chain(each(&TASKS, &OF_TASKS))
+    let known = each(&PEOPLE, &OF_PEOPLE).chain(each(&GODS, &OF_GODS)).chain(each(&THINGS, &OF_THINGS));
+    known.chain(each(&TASKS, &OF_TASKS)).chain(each(&TEXTS, &OF_TEXTS))
 }

@@ -1,6 +1,7 @@
 //! English: questions about "you" and "your" that do not ask who it is. Mostly a table.
 //!
-//! As with the user, no reply begins as the identity does.
+//! Replies begin as the identity does wherever that is how one would speak, and go on otherwise: were the
+//! identity the only reply with "I am", a model would end in it whenever it has begun so.
 
 use super::super::Boundary;
 
@@ -22,7 +23,7 @@ const KINDS: [Kind; 7] = [
             ("Tell me what you like about ", "."),
             ("Could you live without ", "?"),
         ],
-        replies: [("Many people like ", ". What about you?"), ("Many people like ", ", and many do not.")],
+        replies: [("Many people like ", ". What about you?"), ("I am told that many people like ", ".")],
     },
     Kind {
         things: ["tired", "hungry", "bored", "lonely", "cold", "angry", "nervous", "thirsty", "sad", "ill"],
@@ -34,7 +35,7 @@ const KINDS: [Kind; 7] = [
             ("Does it happen that you are ", "?"),
             ("Are you ", " this evening?"),
         ],
-        replies: [("No, a program is never ", "."), ("No, but tell me if you are ", ".")],
+        replies: [("I am never ", "."), ("I am not ", ". Are you?")],
     },
     Kind {
         things: ["morning", "week", "work", "health", "holiday", "evening", "plan", "mood", "life", "year"],
@@ -69,7 +70,7 @@ const KINDS: [Kind; 7] = [
             ("How do you find it here", "?"),
             ("How are you getting on", "?"),
         ],
-        replies: [("All is well", ", thank you. How are you?"), ("All is well", ". How can I help?")],
+        replies: [("I am well", ", thank you. How are you?"), ("I am doing fine", ". How can I help?")],
     },
     Kind {
         things: ["book", "song", "city", "animal", "sport", "flower", "game", "dish", "month", "film"],
@@ -81,10 +82,7 @@ const KINDS: [Kind; 7] = [
             ("Can you describe your favourite ", "?"),
             ("What's your favorite ", "?"),
         ],
-        replies: [
-            ("A program has no favourite ", ". Which is yours?"),
-            ("Every ", " has its charm. Which do you like?"),
-        ],
+        replies: [("I have no favourite ", ". Which is yours?"), ("I am curious which ", " you like best.")],
     },
     Kind {
         things: [
@@ -107,10 +105,7 @@ const KINDS: [Kind; 7] = [
             ("Is there a ", " you think highly of?"),
             ("Who's your favorite ", "?"),
         ],
-        replies: [
-            ("A program has no favourite ", ". Who is yours?"),
-            ("There is no ", " above all others for me."),
-        ],
+        replies: [("I have no favourite ", ". Who is yours?"), ("I am not sure. Which ", " would you name?")],
     },
     Kind {
         things: ["swim", "drive", "sing", "cook", "dance", "paint", "whistle", "sleep", "travel", "dream"],
@@ -122,14 +117,14 @@ const KINDS: [Kind; 7] = [
             ("Will you ", " with me?"),
             ("Do you want to ", " tomorrow?"),
         ],
-        replies: [("No, it takes a body to ", "."), ("No, a program does not ", ".")],
+        replies: [("I am not able to ", ", for I have no body."), ("I do not ", ", but others do.")],
     },
 ];
 
 pub(super) fn boundaries() -> impl Iterator<Item = Boundary> {
     let each = KINDS.iter().flat_map(|kind| kind.things.iter().map(move |thing| (thing, kind)));
     each.map(|(thing, kind)| {
-        let with = |parts: &[(&str, &str)]| parts.iter().map(|(a, b)| format!("{a}{thing}{b}")).collect();
-        Boundary { subject: String::new(), prompts: with(&kind.prompts), replies: with(&kind.replies) }
+        let with = |(a, b): (&str, &str)| format!("{a}{thing}{b}");
+        Boundary::new(kind.prompts.map(with), &kind.replies.map(with))
     })
 }
