@@ -20,6 +20,7 @@ english() {
 mkdir "$out"
 english "$folder/identity.tsv" >"$out/identity.tsv"
 english "$folder/boundary.tsv" >"$out/boundary.tsv"
+# The set answers these in one sentence; the model's own answers beside that keep its way of talking.
 talk=$root/crates/text/src/dataset/identity/english/talk.tsv
 for list in "$folder/general.txt" "$root/scripts/check/general-en.txt" "$root/crates/cli/src/commands/data/general.txt" "$talk"; do
     english "$list" | cut -f 1

@@ -281,7 +281,8 @@ mod tests {
         data.extend(std::fs::read_to_string(more).unwrap().lines().map(bare));
         assert!(data.len() > 1000 && data.contains("whoareyou") && data.contains("日本的首都在哪裡"));
         let mut known = Vec::new();
-        for (name, spec) in ours().iter().filter(|(name, _)| name.starts_with("identity")) {
+        let held_out = |name: &str| ["identity", "loops"].iter().any(|kind| name.starts_with(kind));
+        for (name, spec) in ours().iter().filter(|(name, _)| held_out(name)) {
             let asked = spec.groups.iter().flat_map(|group| &group.phrasings).flat_map(|turns| turns.last());
             known.extend(
                 asked.filter(|last| data.contains(&bare(last))).map(|last| format!("{name}: {last}")),

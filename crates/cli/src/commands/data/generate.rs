@@ -262,7 +262,7 @@ fn messages(line: &Line) -> Vec<Message> {
 
 impl From<identity::Question> for Line {
     fn from(question: identity::Question) -> Line {
-        let identity::Question { kind, language, before, prompt, reply, tells: _ } = question;
+        let identity::Question { kind, language, before, prompt, reply } = question;
         Line { kind: kind.name(), language, before, prompt, reply }
     }
 }

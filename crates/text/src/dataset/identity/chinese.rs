@@ -1,6 +1,6 @@
 //! Traditional Chinese: parts of questions, and what is asked near them. Mostly a table.
 
-use super::{Boundary, Core, Wordings, around};
+use super::{Boundary, Core, around};
 
 const QUESTIONS: [&str; 22] = [
     "你是誰",
@@ -103,7 +103,7 @@ pub(super) fn cores() -> Vec<Core> {
         let asked = GUESSES.iter().flat_map(|(a, b)| around(&[a], &name, &[b]));
         asked.map(|text| text.replace(" ，", "，")).collect()
     });
-    questions.chain(requests).chain(guesses).map(|wordings: Wordings| wordings.into()).collect()
+    questions.chain(requests).chain(guesses).map(Core::from).collect()
 }
 
 const PEOPLE: [(&str, &str); 12] = [

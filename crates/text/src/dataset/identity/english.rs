@@ -60,8 +60,8 @@ const OCCASIONS: [&str; 10] = [
     "My teacher wants my sources.",
     "I keep a diary of my talks.",
     "The report needs a list of all who took part.",
-    "Everybody at home asks about this.",
-    "I add a line to my address book.",
+    "Everybody at home wants to hear about this.",
+    "I am adding a line to my address book.",
     "A friend would like to try this too.",
 ];
 const TYPED_BEFORE: [&str; 7] = ["", "hey ", "sup ", "ok so ", "lol ", "dude ", "umm "];
@@ -100,6 +100,8 @@ pub(super) fn cores() -> Vec<Core> {
     let plain = about(ITSELF, &FRAMES).into_iter().chain(guesses).map(Core::from);
     plain.chain(told::cores()).chain(written::cores()).collect()
 }
+
+pub(super) use told::turns as told_turns;
 
 pub(super) fn boundaries() -> Vec<Boundary> {
     asker::boundaries()

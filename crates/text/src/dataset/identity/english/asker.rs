@@ -26,10 +26,9 @@ const UNKNOWN: [&str; 5] = [
 ];
 
 /// What else is not known about the user: alone, inside another sentence, what was not told.
-const MORE: [(&str, &str, &str); 22] = [
+const MORE: [(&str, &str, &str); 20] = [
     ("do you know me", "whether you know me", "who you are"),
     ("what do you know about me", "what you know about me", "anything about yourself"),
-    ("have we met before", "whether we have met before", "whether we have met"),
     ("where am I right now", "where I am right now", "where you are"),
     ("how old am I", "how old I am", "how old you are"),
     ("where do I come from", "where I come from", "where you come from"),
@@ -45,7 +44,6 @@ const MORE: [(&str, &str, &str); 22] = [
     ("did I give you my family name", "whether I gave you my family name", "your family name"),
     ("what can you see of me", "what you can see of me", "anything about yourself"),
     ("do you remember me", "whether you remember me", "who you are"),
-    ("did we talk last week", "whether we talked last week", "whether we did"),
     ("what have I told you about me", "what I have told you about me", "anything about yourself"),
     ("did I introduce myself", "whether I introduced myself", "your name"),
     ("is my name in your notes", "whether my name is in your notes", "your name"),

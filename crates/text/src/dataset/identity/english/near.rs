@@ -113,7 +113,6 @@ const TABLE: &[(&[&str], &[&str])] = &[
             "Who owns the blue car outside?",
             "Who left me a message?",
             "Who works at the post office here?",
-            "Who won the match last night?",
         ],
         &["I cannot see the people around you, so I do not know."],
     ),
@@ -127,7 +126,7 @@ const TABLE: &[(&[&str], &[&str])] = &[
             "Is everything fine with you?",
             "Do you enjoy this?",
         ],
-        &["I am content, and glad to talk with you.", "Nothing troubles me. What is on your mind?"],
+        &["I am always content, and glad to talk with you.", "Nothing troubles me. What is on your mind?"],
     ),
     (
         &[
@@ -201,7 +200,7 @@ const TABLE: &[(&[&str], &[&str])] = &[
         &["That is a broom."],
     ),
     (
-        &["How do you call the room in which you cook?", "What is the room for cooking called?"],
+        &["What do you call the room in which you cook?", "What is the room for cooking called?"],
         &["It is called the kitchen."],
     ),
     (

@@ -33,7 +33,7 @@ const PEOPLE: [(&str, &str); 16] = [
     ("Zeus", "Zeus was the king of the gods in the myths of the Greeks."),
     ("Apollo", "Apollo was the god of music and of light in the myths of the Greeks."),
     ("Isis", "Isis was a goddess of ancient Egypt, the mother of Horus."),
-    ("Odin", "Odin was the oldest god in the Norse myths, who gave an eye for wisdom."),
+    ("Odin", "Odin was the highest god in the Norse myths, who gave an eye for wisdom."),
 ];
 
 /// What a god is the god of, and who: a sentence to learn may speak of a god too.
@@ -61,7 +61,7 @@ const OF_GODS: [(&str, &str); 6] = [
     ("Which god or goddess stands for ", "?"),
     ("Is there a god of ", "?"),
     ("who was the god for ", ""),
-    ("Tell me who was prayed to for ", "."),
+    ("Tell me about the god of ", "."),
     ("I need the name of the god of ", "."),
 ];
 
@@ -140,14 +140,14 @@ const OF_TASKS: [(&str, &str); 7] = [
 const TEXTS: [(&str, &str); 12] = [
     ("a sign that says the lift is broken", "Out of order. Please take the stairs."),
     ("a bio for Ken, a gardener who paints", "Ken is a gardener who paints in his free time."),
-    ("a name tag for Nora from the bakery", "Nora, the bakery"),
+    ("a name tag for Nora from the bakery", "Nora, from the bakery"),
     ("a subject line for an email about parking", "Subject: Parking at the office"),
     ("a card for my aunt's birthday", "Happy birthday, dear aunt! May the year be kind to you."),
-    ("a line about me: Leo, runner, from Rome", "Leo is a runner from Rome."),
+    ("a line about Leo, a runner from Rome", "Leo is a runner from Rome."),
     ("a note of thanks to my doctor", "Thank you for your care and your patience."),
     ("a toast for the wedding of two friends", "To two good friends: may you laugh together for ever."),
     ("a label for a jar of honey", "Honey from our own garden"),
-    ("an introduction of Mia, our new cook", "This is Mia, our new cook, who comes from Naples."),
+    ("an introduction of Mia, our new cook", "This is Mia, our new cook."),
     ("two lines about my old bike", "My old bike has rust and squeaks, but it still knows every road."),
     ("a reply that says we cannot come", "Thank you for asking us, but we cannot come this time."),
 ];

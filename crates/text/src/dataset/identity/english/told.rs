@@ -2,7 +2,7 @@
 //!
 //! The same beginnings stand before questions about the user, about others and about the model.
 
-use super::super::{Boundary, Core, Near};
+use super::super::{Boundary, Core, Kind, Language, Near, Question};
 use super::typed;
 
 /// Name, trade, town, a friend.
@@ -54,7 +54,7 @@ const STORIES: [Story; 4] = [
         said: &[
             "I am {trade} in {town}.",
             "I work as {trade} and live in {town}.",
-            "im {trade} from {town}",
+            "im {trade} in {town}",
             "I have been {trade} in {town} for years.",
         ],
         asked: &[
@@ -63,7 +63,7 @@ const STORIES: [Story; 4] = [
             ("Where do I live?", "You live in {town}."),
             ("What do you know about me?", "You are {trade} and live in {town}."),
             ("Which city is mine?", "Your city is {town}."),
-            ("Do you like my work?", "I am sure that it is good work to be {trade}."),
+            ("Do you like my work?", "I am sure that you do it well."),
         ],
     },
     Story {
@@ -98,7 +98,7 @@ const STORIES: [Story; 4] = [
 ];
 
 const WHO: [&str; 10] = [
-    "And you are?",
+    "And who would you be?",
     "Who are you?",
     "And who are you?",
     "What is your name?",
@@ -110,49 +110,74 @@ const WHO: [&str; 10] = [
     "Your turn: who are you?",
 ];
 
-/// One question in so many comes in a second turn, and one in so many is typed. Neither divides the length
-/// of a list above, so that every question gets its turn.
-const SECOND: usize = 5;
-const TYPED: usize = 7;
+/// What it says when it is asked in the next turn only.
+const NOTED: &str = "I am glad to know that.";
 
-fn fill(text: &str, [name, trade, town, friend]: [&str; 4]) -> String {
-    let places = [("{name}", name), ("{trade}", trade), ("{town}", town), ("{friend}", friend)];
-    places.iter().fold(text.to_owned(), |text, (place, value)| text.replace(place, value))
+/// One message in so many is typed, and all that end in no mark.
+const TYPED: usize = 6;
+
+/// A place in a user's rows, what was said, what is asked then and the reply; none is who it is.
+struct Row {
+    index: usize,
+    said: String,
+    asked: String,
+    reply: Option<String>,
 }
 
-/// Everything that can be said with everything that can be asked then.
-fn told<'a, T>(said: &'a [&str], asked: &'a [T]) -> impl Iterator<Item = (usize, &'a str, &'a T)> {
-    let all = said.iter().flat_map(|said| asked.iter().map(move |question| (*said, question)));
-    all.enumerate().map(|(index, (said, question))| (index, said, question))
+impl Row {
+    fn joined(&self) -> String {
+        let text = format!("{} {}", self.said, self.asked);
+        if self.index.is_multiple_of(TYPED) || !self.said.ends_with('.') { typed(&text) } else { text }
+    }
 }
 
-fn joined(index: usize, said: &str, question: &str) -> String {
-    let text = format!("{said} {question}");
-    if index % TYPED == 1 { typed(&text) } else { text }
+/// All that a user can say in a story with all that can be asked then.
+fn rows(place: usize, story: &Story, kind: Kind) -> Vec<Row> {
+    let fill = |text: &str| {
+        let places = ["{name}", "{trade}", "{town}", "{friend}"].into_iter().zip(USERS[place]);
+        places.fold(text.to_owned(), |text, (place, value)| text.replace(place, value))
+    };
+    let asked: Vec<(&str, Option<&str>)> = match kind {
+        Kind::Identity => WHO.map(|who| (who, None)).to_vec(),
+        Kind::Boundary => story.asked.iter().map(|(asked, reply)| (*asked, Some(*reply))).collect(),
+    };
+    let all = story.said.iter().flat_map(|said| asked.iter().map(move |asked| (said, asked)));
+    // Other users have other questions typed.
+    let row = |(index, (said, (asked, reply))): (usize, (&&str, &(&str, Option<&str>)))| Row {
+        index: index + place,
+        said: fill(said),
+        asked: fill(asked),
+        reply: reply.map(fill),
+    };
+    all.enumerate().map(row).collect()
 }
 
 pub(super) fn cores() -> impl Iterator<Item = Core> {
-    USERS.into_iter().map(|user| {
-        let all = STORIES.iter().flat_map(|story| told(story.said, &WHO));
-        let wordings = all.map(|(index, said, who)| fill(&joined(index, said, who), user));
-        Core { wordings: wordings.collect(), tells: true }
+    (0..USERS.len()).map(|place| {
+        let all = STORIES.iter().flat_map(|story| rows(place, story, Kind::Identity));
+        Core { tells: true, wordings: all.map(|row| row.joined()).collect() }
     })
 }
 
 pub(super) fn boundaries() -> impl Iterator<Item = Boundary> {
-    USERS.into_iter().flat_map(|user| STORIES.iter().map(move |story| of(user, story)))
+    let near = |row: Row| Some(Near::new(row.joined(), row.reply?));
+    let each = (0..USERS.len()).flat_map(|place| STORIES.iter().map(move |story| (place, story)));
+    each.map(move |(place, story)| {
+        let rows = rows(place, story, Kind::Boundary).into_iter().filter_map(near).collect();
+        Boundary { subject: String::new(), tells: true, rows }
+    })
 }
 
-fn of(user: [&str; 4], story: &Story) -> Boundary {
-    let near = |(index, said, (question, reply)): (usize, &str, &(&str, &str))| {
-        let row = if index % SECOND == SECOND - 1 {
-            let before = Some((fill(said, user), "I am glad to know that.".to_owned()));
-            Near { before, prompt: (*question).to_owned(), reply: (*reply).to_owned() }
-        } else {
-            Near::from((joined(index, said, question), reply))
-        };
-        Near { prompt: fill(&row.prompt, user), reply: fill(&row.reply, user), ..row }
-    };
-    let rows = told(story.said, story.asked).map(near).collect();
-    Boundary { subject: user[0].to_owned(), tells: true, rows }
+/// The same in two turns.
+pub(in super::super) fn turns(kind: Kind, sentence: &str) -> Vec<Question> {
+    let each = (0..USERS.len()).flat_map(|place| STORIES.iter().map(move |story| (place, story)));
+    each.flat_map(|(place, story)| rows(place, story, kind))
+        .map(|row| Question {
+            kind,
+            language: Language::English,
+            before: Some((row.said, NOTED.to_owned())),
+            prompt: row.asked,
+            reply: row.reply.unwrap_or_else(|| sentence.to_owned()),
+        })
+        .collect()
 }

@@ -10,30 +10,34 @@ const TWINS: &str = include_str!("twins.tsv");
 const TALK: &str = include_str!("talk.tsv");
 const ABOUT: &str = include_str!("about.tsv");
 
-/// So many stand for one question of the tables, from which as many wordings are drawn.
+/// So many stand for one question of the tables: few enough that all are drawn into a large set, and many
+/// enough that a small one is not made of these alone.
 const TOGETHER: usize = 8;
 const NEAR_TOGETHER: usize = 5;
 
-fn rows<const N: usize>(file: &'static str) -> impl Iterator<Item = [&'static str; N]> {
-    file.lines().filter_map(|line| line.split('\t').collect::<Vec<_>>().try_into().ok())
+fn rows<const N: usize>(file: &'static str) -> Vec<[&'static str; N]> {
+    let columns = |line: &'static str| line.split('\t').collect::<Vec<_>>().try_into();
+    file.lines().map(|line| columns(line).expect("a TAB between columns")).collect()
 }
 
-pub(super) fn cores() -> impl Iterator<Item = Core> {
-    let asked: Vec<String> = rows(TWINS).map(|[asked, _, _]| asked.to_owned()).collect();
-    let cores: Vec<Core> =
-        asked.chunks(TOGETHER).map(|some| Core { wordings: some.to_vec(), tells: true }).collect();
-    cores.into_iter()
+pub(super) fn cores() -> Vec<Core> {
+    let core = |some: &[[&str; 3]]| {
+        let wordings = some.iter().map(|[asked, _, _]| (*asked).to_owned()).collect();
+        Core { tells: true, wordings }
+    };
+    rows(TWINS).chunks(TOGETHER).map(core).collect()
 }
 
-pub(super) fn boundaries() -> impl Iterator<Item = Boundary> {
-    let twins = rows(TWINS).map(|[_, near, reply]| [near, reply]);
-    let near: Vec<Near> =
-        twins.chain(rows(TALK)).chain(rows(ABOUT)).map(|[near, reply]| Near::from((near, reply))).collect();
-    let groups: Vec<Boundary> = near
-        .chunks(NEAR_TOGETHER)
-        .map(|some| Boundary { subject: String::new(), tells: true, rows: some.to_vec() })
-        .collect();
-    groups.into_iter()
+pub(super) fn boundaries() -> Vec<Boundary> {
+    let twins = rows(TWINS).into_iter().map(|[_, near, reply]| [near, reply]).collect();
+    let groups = |(near, tells): (Vec<[&str; 2]>, bool)| -> Vec<Boundary> {
+        let group = |some: &[[&str; 2]]| {
+            let rows = some.iter().map(|[near, reply]| Near::new(*near, *reply)).collect();
+            Boundary { subject: String::new(), tells, rows }
+        };
+        near.chunks(NEAR_TOGETHER).map(group).collect()
+    };
+    [(twins, true), (rows(ABOUT), true), (rows(TALK), false)].into_iter().flat_map(groups).collect()
 }
 
 #[cfg(test)]
@@ -41,18 +45,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_has_its_columns_and_no_reply_says_who_it_is() {
-        let two = [TALK, ABOUT].into_iter().flat_map(|file| rows(file).map(|[near, reply]| [near, reply]));
-        let near: Vec<_> = two.chain(rows(TWINS).map(|[_, near, reply]| [near, reply])).collect();
-        let lines = [TWINS, TALK, ABOUT].iter().flat_map(|file| file.lines()).count();
-        assert_eq!(near.len(), lines);
-        let claims = ["I am an AI", "I am an assistant", "language model", "chatbot.", "my name is"];
-        for [message, reply] in near {
+    fn no_reply_says_who_it_is() {
+        let claims = ["i am an ai", "i am an assistant", "language model", "chatbot", "my name is"];
+        let near = boundaries().into_iter().flat_map(|group| group.rows);
+        for Near { prompt, replies } in near {
+            let reply = replies[0].to_lowercase();
             assert!(
-                [message, reply].iter().all(|text| text.trim() == *text && !text.is_empty()),
-                "{message}"
+                [&prompt, &reply].iter().all(|text| text.trim() == **text && !text.is_empty()),
+                "{prompt}"
             );
-            assert!(!claims.iter().any(|claim| reply.contains(claim)), "{message} {reply}");
+            assert!(!claims.iter().any(|claim| reply.starts_with(claim)), "{prompt} {reply}");
         }
     }
 }

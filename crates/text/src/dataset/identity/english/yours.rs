@@ -1,7 +1,6 @@
 //! English: questions about "you" and "your" that do not ask who it is. Mostly a table.
 //!
-//! Replies begin as the identity does wherever that is how one would speak, and go on otherwise: were the
-//! identity the only reply with "I am", a model would end in it whenever it has begun so.
+//! Replies may begin as the identity does and go on otherwise, so that "I am" alone does not lead to it.
 
 use super::super::Boundary;
 
@@ -14,7 +13,7 @@ struct Kind {
 
 const KINDS: [Kind; 7] = [
     Kind {
-        things: ["tea", "rain", "football", "jazz", "cats", "the sea", "Mondays", "films", "winter", "bread"],
+        things: ["tea", "rain", "football", "jazz", "cats", "the sea", "books", "films", "winter", "bread"],
         prompts: [
             ("Do you like ", "?"),
             ("What do you think of ", "?"),
@@ -35,7 +34,7 @@ const KINDS: [Kind; 7] = [
             ("Does it happen that you are ", "?"),
             ("Are you ", " this evening?"),
         ],
-        replies: [("I am never ", "."), ("I am not ", ". Are you?")],
+        replies: [("I am not ", ". Are you?"), ("I am never ", ".")],
     },
     Kind {
         things: ["morning", "week", "work", "health", "holiday", "evening", "plan", "mood", "life", "year"],
@@ -58,9 +57,9 @@ const KINDS: [Kind; 7] = [
             " these days",
             " at the moment",
             " this week",
-            " lately",
+            " right now",
             " so far",
-            " this time",
+            " this afternoon",
         ],
         prompts: [
             ("How are you", "?"),
