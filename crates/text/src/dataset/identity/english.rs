@@ -8,6 +8,8 @@ mod told;
 mod written;
 mod yours;
 
+pub(super) use told::turns as told_turns;
+
 use super::{Boundary, Core, Wordings, around};
 use pairs::{QUESTIONS, REPORTED, REQUESTS, TYPED, side};
 
@@ -100,8 +102,6 @@ pub(super) fn cores() -> Vec<Core> {
     let plain = about(ITSELF, &FRAMES).into_iter().chain(guesses).map(Core::from);
     plain.chain(told::cores()).chain(written::cores()).collect()
 }
-
-pub(super) use told::turns as told_turns;
 
 pub(super) fn boundaries() -> Vec<Boundary> {
     asker::boundaries()

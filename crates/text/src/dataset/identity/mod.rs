@@ -4,17 +4,12 @@
 //! core question gets about the same number of wordings. The same seed writes the same rows.
 
 mod chinese;
+mod draw;
 mod english;
+mod turns;
 
-use std::collections::HashSet;
-
-use super::order::shuffle;
-
-const WORDINGS: u64 = 0x4944_4e54;
-const CORES: u64 = 0x434f_5245;
-const BOUNDARIES: u64 = 0x424f_554e;
-const FOLLOWED: u64 = 0x464f_4c4c;
-const TOLD: u64 = 0x544f_4c44;
+use draw::{Boundary, Core, Near, Wordings, around, first_turns};
+use turns::{second_turns, told_turns};
 
 /// The language of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,41 +91,6 @@ pub fn greetings(language: Language) -> &'static [&'static str] {
     }
 }
 
-/// What may stand before the question of a second turn; the first is nothing.
-fn following(language: Language) -> &'static [&'static str] {
-    match language {
-        Language::Chinese => &chinese::FOLLOWING,
-        Language::English => &english::FOLLOWING,
-    }
-}
-
-type Wordings = Vec<String>;
-
-/// All wordings of one question about who it is.
-struct Core {
-    /// Whether users may say something about themselves in it, which would answer what they ask next.
-    tells: bool,
-    wordings: Wordings,
-}
-
-impl From<Wordings> for Core {
-    fn from(wordings: Wordings) -> Self {
-        Core { tells: false, wordings }
-    }
-}
-
-/// A question that was drawn.
-struct Drawn {
-    /// As in [`Core`].
-    tells: bool,
-    question: Question,
-}
-
-/// One row in so many has another before it, as the first turn of a conversation.
-const SECOND_TURNS: usize = 3;
-/// One row in so many comes after something that users said of themselves.
-const TOLD_TURNS: usize = 20;
-
 /// Writes the rows: identity first, then boundary, language by language; then second turns. After talk
 /// of something else both kinds are asked, so that what came before does not tell which it is.
 pub fn questions(recipe: &Recipe) -> Vec<Question> {
@@ -143,176 +103,10 @@ pub fn questions(recipe: &Recipe) -> Vec<Question> {
     first.chain(more).chain(told_turns(recipe)).collect()
 }
 
-fn second_turns(drawn: &[Drawn], language: Language, kind: Kind, seed: u64) -> Vec<Question> {
-    let shuffled = |kind: Kind| {
-        let wanted = |row: &&Drawn| row.question.kind == kind && row.question.language == language;
-        let mut all: Vec<&Drawn> = drawn.iter().filter(wanted).collect();
-        shuffle(&mut all, seed, 0, FOLLOWED);
-        all
-    };
-    let all = shuffled(kind);
-    let (asked, rest) = all.split_at(all.len() / SECOND_TURNS);
-    let silent = |rows: &[&'_ Drawn]| -> Vec<Question> {
-        rows.iter().filter(|row| !row.tells).map(|row| row.question.clone()).collect()
-    };
-    let before: Vec<Question> = match kind {
-        Kind::Identity => silent(&shuffled(Kind::Boundary)),
-        Kind::Boundary => {
-            let pairs = silent(&shuffled(Kind::Identity)).into_iter().zip(silent(rest));
-            pairs.flat_map(|(itself, near)| [itself, near]).collect()
-        }
-    };
-    let join = |((row, before), opening): ((&&Drawn, &Question), &&str)| Question {
-        before: Some((before.prompt.clone(), before.reply.clone())),
-        prompt: format!("{opening}{}", row.question.prompt),
-        ..row.question.clone()
-    };
-    let pairs = asked.iter().zip(before.iter().cycle());
-    pairs.zip(following(language).iter().cycle()).map(join).collect()
-}
-
-/// Both kinds after what users said of themselves, which a question about them is answered by.
-fn told_turns(recipe: &Recipe) -> Vec<Question> {
-    let kinds = [(Kind::Identity, recipe.identity), (Kind::Boundary, recipe.boundary)];
-    let english = recipe.sentences.iter().filter(|(language, _)| *language == Language::English);
-    let each = english.flat_map(|(_, sentence)| kinds.map(|(kind, count)| (sentence, kind, count)));
-    each.flat_map(|(sentence, kind, count)| {
-        let mut all = english::told_turns(kind, sentence);
-        all.retain(|row| !recipe.names(row));
-        shuffle(&mut all, recipe.seed, 0, TOLD);
-        all.truncate(count / TOLD_TURNS);
-        all
-    })
-    .collect()
-}
-
-fn first_turns(recipe: &Recipe) -> Vec<Drawn> {
-    let mut rows = Vec::new();
-    for (language, sentence) in &recipe.sentences {
-        let cores = match language {
-            Language::Chinese => chinese::cores(),
-            Language::English => english::cores(),
-        };
-        let all = spread(cores, recipe.seed).into_iter().map(|(tells, prompt)| {
-            let reply = sentence.clone();
-            let question =
-                Question { kind: Kind::Identity, language: *language, before: None, prompt, reply };
-            Drawn { tells, question }
-        });
-        rows.extend(all.filter(|row| !recipe.names(&row.question)).take(recipe.identity));
-    }
-    for (language, _) in &recipe.sentences {
-        rows.extend(boundaries(*language, recipe));
-    }
-    rows
-}
-
-impl Recipe {
-    /// Whether a row speaks of someone whom a sentence names: no example of someone else, nor of the user.
-    fn names(&self, row: &Question) -> bool {
-        let words = |text: &str| -> HashSet<String> {
-            text.split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect()
-        };
-        let asked: HashSet<String> = match row.kind {
-            Kind::Identity => words(&row.prompt),
-            Kind::Boundary => words(&row.prompt).union(&words(&row.reply)).cloned().collect(),
-        };
-        let is_name = |word: &str| word.len() > 2 && word.starts_with(|c: char| c.is_ascii_uppercase());
-        let names = self.sentences.iter().flat_map(|(_, sentence)| {
-            sentence.split(|c: char| !c.is_alphanumeric()).skip(1).filter(|word| is_name(word))
-        });
-        names.into_iter().any(|name| asked.contains(name))
-    }
-}
-
-/// Takes wordings from every core in turn.
-fn spread(mut cores: Vec<Core>, seed: u64) -> Vec<(bool, String)> {
-    shuffle(&mut cores, seed, 0, CORES);
-    for (index, core) in cores.iter_mut().enumerate() {
-        shuffle(&mut core.wordings, seed, index as u64, WORDINGS);
-    }
-    let mut seen = HashSet::new();
-    let longest = cores.iter().map(|core| core.wordings.len()).max().unwrap_or(0);
-    let nth = |round: usize| {
-        cores.iter().filter_map(move |core| Some((core.tells, core.wordings.get(round)?.clone())))
-    };
-    (0..longest).flat_map(nth).filter(|(_, wording)| seen.insert(wording.clone())).collect()
-}
-
-fn boundaries(language: Language, recipe: &Recipe) -> Vec<Drawn> {
-    let groups = match language {
-        Language::Chinese => chinese::boundaries(),
-        Language::English => english::boundaries(),
-    };
-    // As `names`, for what begins with no capital letter.
-    let named = |subject: &str| {
-        !subject.is_empty() && recipe.sentences.iter().any(|(_, sentence)| sentence.contains(subject))
-    };
-    let mut groups: Vec<Boundary> = groups.into_iter().filter(|group| !named(&group.subject)).collect();
-    shuffle(&mut groups, recipe.seed, 0, BOUNDARIES);
-    for (index, group) in groups.iter_mut().enumerate() {
-        shuffle(&mut group.rows, recipe.seed, 1 + index as u64, BOUNDARIES);
-    }
-    let longest = groups.iter().map(|group| group.rows.len()).max().unwrap_or(0);
-    let nth = |round: usize| {
-        groups
-            .iter()
-            .filter_map(move |group| Some((group.tells, group.rows.get(round)?.asked(language, round))))
-    };
-    let mut seen = HashSet::new();
-    let new = |row: &Drawn| seen.insert(row.question.prompt.clone()) && !recipe.names(&row.question);
-    let drawn = (0..longest).flat_map(nth).map(|(tells, question)| Drawn { tells, question });
-    drawn.filter(new).take(recipe.boundary).collect()
-}
-
-/// A question near it, and replies that fit.
-#[derive(Clone)]
-struct Near {
-    prompt: String,
-    replies: Vec<String>,
-}
-
-impl Near {
-    fn new(prompt: impl Into<String>, reply: impl Into<String>) -> Self {
-        Near { prompt: prompt.into(), replies: vec![reply.into()] }
-    }
-
-    fn asked(&self, language: Language, round: usize) -> Question {
-        let reply = self.replies[round % self.replies.len()].clone();
-        Question { kind: Kind::Boundary, language, before: None, prompt: self.prompt.clone(), reply }
-    }
-}
-
-/// Questions of one kind.
-struct Boundary {
-    /// Whom it is about; empty if no one in particular.
-    subject: String,
-    /// As in [`Core`].
-    tells: bool,
-    rows: Vec<Near>,
-}
-
-impl Boundary {
-    /// Wordings of one question and replies that fit all of them.
-    fn new<P: AsRef<str>, R: AsRef<str>>(prompts: impl IntoIterator<Item = P>, replies: &[R]) -> Self {
-        let replies: Vec<String> = replies.iter().map(|reply| reply.as_ref().to_owned()).collect();
-        let near = |prompt: P| Near { prompt: prompt.as_ref().to_owned(), replies: replies.clone() };
-        Boundary { subject: String::new(), tells: false, rows: prompts.into_iter().map(near).collect() }
-    }
-
-    fn about(self, subject: &str) -> Self {
-        Boundary { subject: subject.to_owned(), ..self }
-    }
-}
-
-/// Every opening with every ending around a text.
-fn around(openings: &[&str], text: &str, endings: &[&str]) -> Wordings {
-    let all = openings.iter().flat_map(|opening| endings.iter().map(move |ending| (opening, ending)));
-    all.map(|(opening, ending)| format!("{opening}{text}{ending}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn recipe(seed: u64) -> Recipe {
