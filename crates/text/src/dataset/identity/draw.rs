@@ -88,7 +88,7 @@ fn boundaries(language: Language, recipe: &Recipe) -> Vec<Drawn> {
         Language::Chinese => chinese::boundaries(),
         Language::English => english::boundaries(),
     };
-    // As `names`, for what begins with no capital letter.
+    // As `Recipe::names`, where a name has no capital letter or begins the sentence.
     let named = |subject: &str| {
         !subject.is_empty() && recipe.sentences.iter().any(|(_, sentence)| sentence.contains(subject))
     };

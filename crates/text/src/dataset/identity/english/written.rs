@@ -42,19 +42,34 @@ pub(super) fn boundaries() -> Vec<Boundary> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use super::super::{asker, near, told};
     use super::*;
+
+    /// Small letters and digits: what a message is whatever its marks.
+    fn bare(text: &str) -> String {
+        text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+    }
 
     #[test]
     fn no_reply_says_who_it_is() {
-        let claims = ["i am an ai", "i am an assistant", "language model", "chatbot", "my name is"];
-        let near = boundaries().into_iter().flat_map(|group| group.rows);
-        for Near { prompt, replies } in near {
+        let claims = ["i am an ai", "i am an assistant", "i am a program", "i am a chatbot", "as an ai"];
+        for Near { prompt, replies } in boundaries().into_iter().flat_map(|group| group.rows) {
             let reply = replies[0].to_lowercase();
-            assert!(
-                [&prompt, &reply].iter().all(|text| text.trim() == **text && !text.is_empty()),
-                "{prompt}"
-            );
-            assert!(!claims.iter().any(|claim| reply.starts_with(claim)), "{prompt} {reply}");
+            assert!([&prompt, &reply].iter().all(|text| text.trim() == **text), "{prompt}");
+            assert!(!reply.is_empty() && !reply.starts_with("my name is"), "{prompt} {reply}");
+            assert!(!claims.iter().any(|claim| reply.contains(claim)), "{prompt} {reply}");
         }
+    }
+
+    #[test]
+    fn nothing_is_written_that_a_table_asks_too() {
+        let tables = near::boundaries().chain(asker::boundaries()).chain(told::boundaries());
+        let asked: HashSet<String> =
+            tables.flat_map(|group| group.rows).map(|row| bare(&row.prompt)).collect();
+        let written = boundaries().into_iter().flat_map(|group| group.rows).map(|row| row.prompt);
+        let twice: Vec<String> = written.filter(|prompt| asked.contains(&bare(prompt))).collect();
+        assert!(asked.len() > 3000 && twice.is_empty(), "with another reply: {twice:?}");
     }
 }
