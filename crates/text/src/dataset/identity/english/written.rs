@@ -57,8 +57,11 @@ mod tests {
         let claims = ["i am an ai", "i am an assistant", "i am a program", "i am a chatbot", "as an ai"];
         for Near { prompt, replies } in boundaries().into_iter().flat_map(|group| group.rows) {
             let reply = replies[0].to_lowercase();
-            assert!([&prompt, &reply].iter().all(|text| text.trim() == **text), "{prompt}");
-            assert!(!reply.is_empty() && !reply.starts_with("my name is"), "{prompt} {reply}");
+            assert!(
+                [&prompt, &reply].iter().all(|text| !text.is_empty() && text.trim() == **text),
+                "{prompt}"
+            );
+            assert!(!reply.starts_with("my name is"), "{prompt} {reply}");
             assert!(!claims.iter().any(|claim| reply.contains(claim)), "{prompt} {reply}");
         }
     }
